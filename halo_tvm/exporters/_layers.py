@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 from tvm import relax
 
 from ..errors import UnsupportedModel
@@ -13,13 +14,15 @@ from ..relay_ops.parts.recurrent.cell import CELLS, Options, options_of
 from ._graph import Graph, attributes, dims_of, dtype_of
 from ._relax_ops import Converter, Value
 
-INT32 = 6  # ONNX's number of the type
+FLOAT, INT32 = 1, 6  # ONNX's numbers of the types
 
 
 def _convolution(g: Graph, call: relax.Call, args: list[Value]) -> str:
-    attrs = attributes(call, "layout", "strides", "dilations", "pads", "groups")
+    attrs = attributes(call, "layout", "strides", "dilations", "pads", "groups", "zero")
     kernel = dims_of(call.args[1])
     x, weight = args[:2]
+    if "zero" in attrs:  # bytes
+        x = g.emit("Sub", g.emit("Cast", x, to=FLOAT), g.constant(np.float32(attrs["zero"])))
     if attrs["layout"] == "last":
         weight = g.once("Transpose", weight, perm=[len(kernel) - 1, len(kernel) - 2, *range(len(kernel) - 2)])
         kernel = [kernel[-1], kernel[-2], *kernel[:-2]]

@@ -6,6 +6,7 @@ Shapes
     layout "packed"  x [n, *space, c]   weight [groups, panels, prod(kernel) * c/groups, nr]   ->   y [n, *windows, m]
                      m = `n` and `kernel` are attributes; columns of a group fill panels, the last one with zeros
     bias [m] (optional)
+    `zero` (optional): x is of bytes, which stand for x - zero in float32, as y is
 Computation
     y[n, m, o] = sum_{c, k} x[n, group(m) * c/groups + c, o * strides + k * dilations - pads] * weight[m, c, k]
                  + bias[m]
@@ -58,7 +59,7 @@ class Convolution(Operator):
         windows = window_sizes(sizes, kernel, attrs["strides"], attrs["dilations"], attrs["pads"])
         batch = x.shape.values[0]
         shape = [batch, outer, *windows] if layout == "first" else [batch, *windows, outer]
-        return relax.TensorType(shape, x.dtype)
+        return relax.TensorType(shape, x.dtype if attrs.get("zero") is None else "float32")
 
     @staticmethod
     def compute(
@@ -72,12 +73,13 @@ class Convolution(Operator):
         groups: int,
         kernel: Sequence[int] | None = None,
         n: int | None = None,
+        zero: int | None = None,
     ) -> te.Tensor:
         kernel, inner, outer = _weight_parts(weight.shape, layout, kernel, n)
         axes = spatial_axes(len(x.shape), layout)
         windows = window_sizes([x.shape[a] for a in axes], kernel, strides, dilations, pads)
-        source = padded(x, axes, pads, tirx.const(0, x.dtype), reach(windows, kernel, strides, dilations))
-        wide = _accumulator(x.dtype)
+        source = padded(x, axes, pads, tirx.const(zero or 0, x.dtype), reach(windows, kernel, strides, dilations))
+        wide = _accumulator(x.dtype) if zero is None else "float32"
         c = te.reduce_axis((0, inner), "c")
         ks = axes_of(kernel)
 
@@ -93,7 +95,8 @@ class Convolution(Operator):
                     (*ks, c, m) if layout == "last" else _packed_at(weight, kernel, ks, c, m, inner, outer // groups)
                 )
                 value, factor = source[(index[0], *at, channel)], weight[at_weight]
-            return te.sum(value.astype(wide) * factor.astype(wide), axis=[*ks, c])
+            value = value.astype(wide) - tirx.const(zero, wide) if zero else value.astype(wide)
+            return te.sum(value * factor.astype(wide), axis=[*ks, c])
 
         shape = [x.shape[0], outer, *windows] if layout == "first" else [x.shape[0], *windows, outer]
         attrs = {"halo.op": "convolution", **described(kernel, strides, dilations, pads)}
@@ -102,7 +105,7 @@ class Convolution(Operator):
             total = out
             where = 1 if layout == "first" else -1
             out = te.compute(shape, lambda *i: total[i] + bias[0][i[where]].astype(wide), name="bias")
-        if x.dtype != wide:
+        if x.dtype != wide and zero is None:
             exact = out
             out = te.compute(shape, lambda *i: exact[i].astype(x.dtype), name="narrow")
         return out
@@ -119,7 +122,9 @@ class Convolution(Operator):
         groups: int,
         kernel: Sequence[int] | None = None,
         n: int | None = None,
+        zero: int | None = None,
     ) -> np.ndarray:
+        x = x if zero is None else x.astype(weight.dtype) - zero
         if layout == "packed":
             inner = weight.shape[2] // int(np.prod(kernel))
             weight = weight.transpose(0, 2, 1, 3).reshape(groups, weight.shape[2], -1)[:, :, : n // groups]
@@ -146,7 +151,15 @@ class Convolution(Operator):
 
     @staticmethod
     def flops(
-        shapes: list[tuple[int, ...]], layout: str, strides, dilations, pads, groups: int, kernel=None, n=None
+        shapes: list[tuple[int, ...]],
+        layout: str,
+        strides,
+        dilations,
+        pads,
+        groups: int,
+        kernel=None,
+        n=None,
+        zero=None,
     ) -> int:
         kernel, inner, outer = _weight_parts(shapes[1], layout, kernel, n)
         axes = spatial_axes(len(shapes[0]), layout)
@@ -157,12 +170,17 @@ class Convolution(Operator):
     @staticmethod
     def cases() -> Sequence[Mapping[str, object]]:
         plain = {"layout": "first", "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "groups": 1}
+        rng = np.random.default_rng(0)
         return (
             {"args": [(3, 4, 9, 11), (6, 4, 3, 2)], "attrs": plain},
             {"args": [(3, 4, 9, 11), (6, 2, 3, 2), (6,)], "attrs": {**plain, "groups": 2, "pads": (1, 0, 2, 1)}},
             {
                 "args": [(5, 9, 11, 4), (3, 3, 1, 4), (4,)],
                 "attrs": {**plain, "layout": "last", "groups": 4, "strides": (2, 1), "dilations": (1, 2)},
+            },
+            {
+                "args": [rng.integers(0, 256, (2, 9, 11, 6)).astype("uint8"), (3, 3, 1, 6)],
+                "attrs": {**plain, "layout": "last", "groups": 6, "pads": (1, 0, 2, 1), "zero": 7},
             },
             {
                 "args": [(2, 3, 17), (5, 3, 4)],

@@ -10,6 +10,7 @@ from tvm import relax
 from ...relay_ops.convolution import Convolution
 from ...relay_ops.convolution_integer import ConvolutionInteger
 from ...relay_ops.linear_integer import DEEPEST
+from ...relay_ops.operator import number_of
 from ..meaning.broadcast import same_sizes
 from ..meaning.builder import expr_shape
 from ..meaning.constant import Constant
@@ -27,11 +28,16 @@ def integer_convolution(
     w_zeros: np.ndarray | relax.Expr,
     window: Window,
     groups: int,
+    *,
+    floats: bool = False,
 ) -> relax.Expr:
     """Convolution of x - zero, padded with 0, by w - w_zeros, in int32; x and w are 8-bit integers.
 
+    With `floats` whole numbers in float32 will do.
+
     `w_zeros` has one number, or one per output channel, known or not. One group by a known weight is
-    `halo.convolution_integer`; groups are few products a sum, which float32 holds exactly.
+    `halo.convolution_integer`; groups are few products a sum, which float32 holds exactly. Those of one channel read
+    bytes.
     """
     shape = w.shape
     node.refuse_unless(groups > 0 and shape[0] % groups == 0, f"expected output channels in {groups} groups")
@@ -46,6 +52,11 @@ def integer_convolution(
         if rows is None:
             return _by_weight(node, q, known, w, w_zeros, attrs)
     wide = "float32" if depth * 255 * 255 < EXACT else "float64"
+    known = number_of(zero) if zero is not None else 0
+    if shape[0] == groups and shape[1] == 1 and known is not None and wide == "float32" and isinstance(w, Constant):
+        weight = _restored(node, w, w_zeros, wide)
+        sums = node.emit(Convolution.call(x, weight, groups=groups, zero=int(known), **attrs))
+        return sums if floats else cast(node, sums, "int32")
     data = cast(node, centred(node, x, zero), wide)
     weight = _restored(node, w, w_zeros, wide)
     return cast(node, node.emit(Convolution.call(data, weight, groups=groups, **attrs)), "int32")

@@ -82,12 +82,14 @@ def gemm(node: Node) -> relax.Expr | None:
 def conv(node: Node) -> relax.Expr | None:
     x, weight = _pair(node)
     groups = int(node.attr("group", 1))
-    if x is None or groups != 1 or not _fits(weight, 0):  # groups are convolutions of floats in either form
+    if x is None or not _fits(weight, 0):
         return None
-    kernel = node.shape(1)[2:]
+    outer, inner, *kernel = node.shape(1)
+    if groups != 1 and (groups, inner) != (outer, 1):  # convolutions of floats in either form
+        return None
     window = window_of(node, kernel, len(kernel))
     zero = relax.const(x.zeros[0].astype(x.integers.dtype), x.integers.dtype)
-    total = integer_convolution(node, x.integers.expr, weight.integers, zero, weight.zeros, window, groups)
+    total = integer_convolution(node, x.integers.expr, weight.integers, zero, weight.zeros, window, groups, floats=True)
     out = multiply(node, cast(node, total, "float32"), _scale(node, x, weight, len(kernel) + 2, 1))
     return with_bias(node, out, node.x(2) if node.has(2) else None)
 

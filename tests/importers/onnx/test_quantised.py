@@ -114,6 +114,33 @@ def test_parts_on_several_grids_are_joined_as_bytes(spelled):
     assert sum(op_name(b.value) == "relax.round" for b in bindings(used)) == 2
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_channels_by_themselves_are_read_as_bytes(dtype):
+    """QDQ around a depthwise convolution: nothing is restored in front of it, and padding stands for 0."""
+    low = 0 if dtype == "uint8" else -128
+    held = {
+        "w": rng(1).integers(-128, 128, (6, 1, 3, 3)).astype("int8"),
+        "ws": rng(2).uniform(0.001, 0.01, 6).astype("float32"),
+        "wz": np.zeros(6, "int8"),
+        "b": rng(3).standard_normal(6).astype("float32"),
+        "s": np.float32(0.02),
+        "z": np.array(low + 100, dtype),
+    }
+    steps = [
+        ("DequantizeLinear", ["x", "s", "z"], ["xd"], {}),
+        ("DequantizeLinear", ["w", "ws", "wz"], ["wd"], {"axis": 0}),
+        ("Conv", ["xd", "wd", "b"], ["y"], {"group": 6, "pads": [1, 2, 1, 0], "strides": [2, 1]}),
+    ]
+    model = model_of(steps, {"x": (dtype, ["n", 6, 9, 11])}, held, {"y": ("float32", ["n", 6, "h", "w"])})
+    x = rng(4).integers(low, low + 256, (2, 6, 9, 11)).astype(dtype)
+    program = compare(model, {"x": x}, atol=1e-4)
+    assert set(rules(program).values()) == {"channelwise", "elementwise"}
+    main = import_proto(model, name="test").mod["main"]
+    used = relax.transform.DeadCodeElimination()(tvm.IRModule({"main": main}))["main"]
+    (convolution,) = [b.value for b in bindings(used) if op_name(b.value) == "relax.halo.convolution"]
+    assert str(convolution.args[0].ty.dtype) == dtype
+
+
 def test_what_is_no_number_becomes_the_byte_of_zero():
     """By every kernel alike, whatever its vectors do: as onnxruntime has it on x86."""
     steps = [
