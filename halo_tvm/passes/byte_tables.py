@@ -48,8 +48,8 @@ class ByteTables(Pass):
         out = writer.builder_.get().clone()
         out["main"] = func
         out = relax.transform.DeadCodeElimination()(out)
-        kernels = [b.value.args[0] for b in bindings(out["main"]) if op_name(b.value) == "relax.call_tir"]
-        return out, {"tables": sum(kernel.name_hint.startswith(_KERNEL) for kernel in kernels)}
+        called = [b.value.args[0] for b in bindings(out["main"]) if op_name(b.value) == "relax.call_tir"]
+        return out, {"tables": sum(kernel in writer.kernels for kernel in called)}
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,7 @@ def _operand(
 ) -> np.ndarray | _OfByte | None:
     """A single number, or what `arg` is of a byte; None where it is neither."""
     if isinstance(arg, ir.GenericConst):
-        number: np.ndarray = arg.value.numpy()
-        return number.reshape(()) if number.size == 1 else None
+        return arg.value.numpy().reshape(()) if all(size == 1 for size in arg.value.shape) else None
     if not isinstance(arg, relax.Var):
         return None
     return numbers.get(arg) if arg in numbers else known.get(arg) or _byte(arg)
@@ -135,9 +134,9 @@ class _Function:
 
 
 def _as_integer(x: np.ndarray, dtype: str) -> np.ndarray:
-    """As `_casts` lowers it: by way of 32 bits, 0 for what is no number."""
+    """As kernels do: by way of 32 bits (`_casts`), whose least number is what lies beyond them or is none, as on x86."""
     if x.dtype.kind == "f" and np.dtype(dtype).kind in "iu":
-        x = np.nan_to_num(x, nan=0.0).astype(np.int64).astype(np.int32)
+        x = np.where((x >= -(2.0**31)) & (x < 2.0**31), x, -(2.0**31)).astype(np.int32)
     return x.astype(dtype)
 
 
@@ -175,6 +174,7 @@ class _Writer(relax.PyExprMutator):
     def __init__(self, mod: tvm.IRModule, tables: Mapping[relax.Var, _OfByte]) -> None:
         super().__init__(mod)
         self._tables = tables
+        self.kernels: set[ir.GlobalVar] = set()
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         found = self._tables.get(binding.var)
@@ -183,6 +183,7 @@ class _Writer(relax.PyExprMutator):
             return
         table = relax.const(found.values, found.values.dtype.name)
         call = self.builder_.call_te(_looked_up, self.visit_expr(found.source), table, primfunc_name_hint=_KERNEL)
+        self.kernels.add(call.args[0])
         looked_up = self.builder_.normalize(call)
         if isinstance(binding.var, relax.DataflowVar):
             self.set_var_remap(binding.var, self.builder_.emit(looked_up))

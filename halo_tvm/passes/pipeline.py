@@ -3,7 +3,7 @@
 -O0   only what is required to lower a model
 -O1   recognise operators, simplify, work on weights once, work on rows, quantise, narrow attention, pack
       weights, vector mathematics
--O2   and fuse: projections of one input, element-wise neighbours
+-O2   and fuse: projections of one input, element-wise neighbours; look up functions of one byte
 -O3   and compute common sub-expressions once, share memory between activations, runs of equal sizes as CUDA graphs
 """
 

@@ -77,8 +77,8 @@ def test_any_known_row_of_windows(data: st.DataObject):
         (2, 3, width, 18), (2, kernel), (1, stride), (1, dilation), (1, before, 0, behind), epilogue="bias"
     )
     func = fused(case)
-    columns = data.draw(st.sampled_from((1, 2, 3, 5, 8, 12)))
-    decision = dataclasses.replace(RULE.default(func, TARGET), columns=columns)
+    columns, tasks = (data.draw(st.sampled_from(values)) for values in ((1, 2, 3, 5, 8, 12), (1, 8)))
+    decision = dataclasses.replace(RULE.default(func, TARGET), columns=columns, tasks=tasks)  # whole rows, and cut ones
     check(build_all({"f": RULE.apply(func, TARGET, decision)}, TARGET), "f", case)
 
 

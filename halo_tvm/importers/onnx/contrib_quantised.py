@@ -52,10 +52,11 @@ def qlinear_mul(node: Node) -> relax.Expr:
 @converter("QLinearConcat", domain=_MS)
 def qlinear_concat(node: Node) -> relax.Expr:
     """Parts are rounded, then joined: bytes are a quarter of what floats are to copy."""
-    axis, parts = int(node.attr("axis")), range(2, len(node.inputs), 3)
+    axis, parts, dtype = int(node.attr("axis")), range(2, len(node.inputs), 3), node.dtype(2)
+    for i in parts:
+        node.refuse_unless(node.dtype(i) == dtype, f"expected parts of {dtype}, found {node.dtype(i)}")
     bytes_ = [
-        node.x(i) if _same_grid(node, i, 0) else _again(node, _real(node, i, i + 1, i + 2), 0, 1, node.dtype(2))
-        for i in parts
+        node.x(i) if _same_grid(node, i, 0) else _again(node, _real(node, i, i + 1, i + 2), 0, 1, dtype) for i in parts
     ]
     return concat(node, bytes_, axis + node.rank(2) if axis < 0 else axis)
 
@@ -65,7 +66,7 @@ def _same_grid(node: Node, x: int, scale: int) -> bool:
     places = [(x + 1, scale), (x + 2, scale + 1)]
     if not all(node.is_known(i) for pair in places for i in pair):
         return False
-    return all(np.array_equal(node.constant(a), node.constant(b)) for a, b in places)
+    return all(np.array_equal(*(node.constant(i).reshape(-1) for i in pair)) for pair in places)
 
 
 @converter("QLinearSoftmax", domain=_MS)

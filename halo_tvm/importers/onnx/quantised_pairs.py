@@ -53,7 +53,7 @@ def _joined(node: Node, join: Node) -> relax.Expr | None:
     for value in join.inputs:
         part = Node(node.proto, node.graph, [value, *node.inputs[1:]], node.opset)
         found = quantize(part)
-        parts.append(found if found is not None else node.graph.as_value(part, part.emit(quantisation.quantize(part))))
+        parts.append(found if found is not None else node.graph.as_value(part, quantisation.quantize(part)))
     return concat(Node(join.proto, node.graph, parts, join.opset))
 
 

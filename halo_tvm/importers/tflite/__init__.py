@@ -59,14 +59,15 @@ def _references(
     """LiteRT where it is installed, which cannot be given what stands behind handles; else onnxruntime; else None.
 
     onnxruntime runs the graph that was written. None is NumPy on the operators that the graph becomes. The second is
-    another that rounds at other places, of a file that rounds.
+    the same engine where it rounds at other places, of a file that rounds; LiteRT has none, and onnxruntime beside it
+    would take what is wrong in the written graph for rounding.
     """
     from ._engine import engine
     from ._proto import after
 
     given = set(written.state) == set(written.tensors) and (not written.tensors or signature.graph == 0)
     found = engine(path, signature, written.tensors, written.behind) if given else None
-    if written.beyond:
+    if found is not None or written.beyond:
         return found, None
     rounds, kept = written.accepted_error is not None, {after(name): name for name in written.state}
     run = OnnxRuntime(written.proto.SerializeToString(), path.name, outputs, rounds)
@@ -74,7 +75,7 @@ def _references(
     def named(run: Engine) -> Engine:
         return lambda inputs: {kept.get(name, name): value for name, value in run(inputs).items()}
 
-    return found or named(run), named(run.optimised()) if rounds else None
+    return named(run), named(run.optimised()) if rounds else None
 
 
 def _signature(model: Model, wanted: str, file: str) -> Signature:

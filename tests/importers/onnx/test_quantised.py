@@ -141,8 +141,8 @@ def test_channels_by_themselves_are_read_as_bytes(dtype):
     assert str(convolution.args[0].ty.dtype) == dtype
 
 
-def test_what_is_no_number_becomes_the_byte_of_zero():
-    """By every kernel alike, whatever its vectors do: as onnxruntime has it on x86."""
+def test_what_is_no_number_becomes_zero():
+    """By every kernel alike, whatever its vectors do; of uint8 as onnxruntime has it on x86."""
     steps = [
         ("Div", ["x", "x"], ["ones"], {}),
         ("QuantizeLinear", ["ones", "s", "z"], ["q"], {}),

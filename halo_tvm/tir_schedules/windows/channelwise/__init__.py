@@ -24,7 +24,7 @@ from ...blocks import loads, written_out
 from ...code.lanes import constant
 from ...rule import Numbers, Rule
 from .._match import Windows, match_windows
-from ._nest import build, known_tiles
+from ._nest import build, has_whole_rows, known_tiles
 
 if TYPE_CHECKING:
     from ....targets import Target
@@ -63,7 +63,8 @@ class Channelwise(Rule[Decision]):
         lanes = target.isa.vector_bits // max(element, 32)
         while lanes > max(windows.channels, 1):
             lanes //= 2
-        return Decision(columns=_columns(windows), lanes=lanes, tasks=4 * target.cores)
+        tasks = 4 * target.cores
+        return Decision(columns=_columns(windows, tasks), lanes=lanes, tasks=tasks)
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
         first = self.default(func, target)
@@ -99,12 +100,12 @@ def _match(func: tirx.PrimFunc) -> Windows:
     return windows
 
 
-def _columns(windows: Windows) -> int:
+def _columns(windows: Windows, tasks: int) -> int:
     """The width of a tile that computes the fewest windows twice."""
     count = constant(windows.places[-1])
     if count is None:
         return _LARGEST
-    if known_tiles(windows, _LARGEST) is not None:
+    if has_whole_rows(windows, _LARGEST, tasks) and known_tiles(windows, _LARGEST) is not None:
         return _LARGEST
     axis = windows.rank - 1
     size, reach = constant(windows.sizes[axis]), (windows.kernel[-1] - 1) * windows.dilations[-1]

@@ -60,6 +60,12 @@ def known_tiles(windows: Windows, columns: int) -> tuple[int, int] | None:
     return (wide, count) if count <= 2 or (first >= 0 and end < size) else None
 
 
+def has_whole_rows(windows: Windows, columns: int, tasks: int) -> bool:
+    """Whether no row of windows is cut: as many rows as tasks, as far as sizes are known, or one tile is a row."""
+    rows = math.prod(constant(size) or 1 for size in (windows.batch, *windows.places[:-1]))
+    return rows >= tasks or constant(ceil_div(windows.places[-1], columns)) == 1
+
+
 class _Nest:
     def __init__(self, windows: Windows, columns: int, lanes: int, tasks: int) -> None:
         self.w, self.columns, self.lanes, self.tasks = windows, columns, lanes, tasks
@@ -80,13 +86,11 @@ class _Nest:
 
     def _pieces(self, rows: ir.Expr, width: ir.Expr) -> ir.Expr:
         """Into how many tasks a row of windows is cut: several where there are few rows for the threads."""
-        w = self.w
-        tiles = ceil_div(width, self.columns)
-        known = math.prod(constant(size) or 1 for size in (w.batch, *w.places[:-1]))
-        if known >= self.tasks or constant(tiles) == 1:
+        if has_whole_rows(self.w, self.columns, self.tasks):
             return index(1)
         some = tirx.max(rows, index(1))  # a batch may be empty
-        return kept(simplify(tirx.max(tirx.min(ceil_div(index(self.tasks), some), tiles), index(1))))
+        pieces = tirx.min(ceil_div(index(self.tasks), some), ceil_div(width, self.columns))
+        return kept(simplify(tirx.max(pieces, index(1))))
 
     def _known_row(self, n: ir.Expr, place: Sequence[ir.Expr], columns: int, count: int) -> None:
         """All places of the last axis, in `count` tiles of `columns`."""
