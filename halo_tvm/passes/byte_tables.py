@@ -134,7 +134,7 @@ class _Function:
 
 
 def _as_integer(x: np.ndarray, dtype: str) -> np.ndarray:
-    """As kernels do: by way of 32 bits (`_casts`), whose least number is what lies beyond them or is none, as on x86."""
+    """As kernels do on x86: by way of 32 bits (`_casts`), of which what lies beyond them or is none is the least."""
     if x.dtype.kind == "f" and np.dtype(dtype).kind in "iu":
         x = np.where((x >= -(2.0**31)) & (x < 2.0**31), x, -(2.0**31)).astype(np.int32)
     return x.astype(dtype)
