@@ -10,6 +10,7 @@ from ..meaning.builder import expr_shape
 from ..meaning.constant import Constant
 from ._integer import centred, saturated
 from ._node import Node
+from ._quantised import Quantised
 from ._registry import converter
 from ._spell import add, cast, concat, derived, divide, multiply, select
 from .contrib_norms import embedded
@@ -63,10 +64,10 @@ def qlinear_concat(node: Node) -> relax.Expr:
 
 def _same_grid(node: Node, x: int, scale: int) -> bool:
     """Whether input `x`, with its scale and zero point behind it, lies on the grid that begins at input `scale`."""
-    places = [(x + 1, scale), (x + 2, scale + 1)]
-    if not all(node.is_known(i) for pair in places for i in pair):
+    if not all(node.is_known(i) for i in (x + 1, x + 2, scale, scale + 1)):
         return False
-    return all(np.array_equal(*(node.constant(i).reshape(-1) for i in pair)) for pair in places)
+    part, *grid = (node.inputs[i] for i in (x, x + 1, x + 2, scale, scale + 1))
+    return Quantised(part, *grid[:2]).same_grid(Quantised(part, *grid[2:]))
 
 
 @converter("QLinearSoftmax", domain=_MS)

@@ -67,6 +67,13 @@ def rules(program: Program) -> dict[str, str]:
     return {f.function: f.rule for f in program.reports.schedule.functions}
 
 
+def calls(model: onnx.ModelProto, name: str) -> list[relax.Call]:
+    """The calls of operator `name` that the imported model needs."""
+    main = import_proto(model, name="test").mod["main"]
+    used = relax.transform.DeadCodeElimination()(tvm.IRModule({"main": main}))["main"]
+    return [b.value for b in bindings(used) if op_name(b.value) == name]
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_a_function_of_one_byte_is_looked_up(dtype):
     """x * sigmoid(x) on grids: two ways from one byte to another, with a rounding behind each operator."""
@@ -107,11 +114,8 @@ def test_parts_on_several_grids_are_joined_as_bytes(spelled):
         steps = [("QLinearConcat", ["bs", "bz", *inputs], ["y"], {"axis": 1})]
     model = model_of(steps, feeds, held, {"y": ("uint8", ["n", 18])})
     compare(model, {n: rng(i).integers(0, 256, (7, 5 + i)).astype("uint8") for i, n in enumerate(names)})
-    main = import_proto(model, name="test").mod["main"]
-    used = relax.transform.DeadCodeElimination()(tvm.IRModule({"main": main}))["main"]
-    joined = [b for b in bindings(used) if op_name(b.value) == "relax.concat"]
-    assert [str(b.value.ty.dtype) for b in joined] == ["uint8"]
-    assert sum(op_name(b.value) == "relax.round" for b in bindings(used)) == 2
+    assert [str(call.ty.dtype) for call in calls(model, "relax.concat")] == ["uint8"]
+    assert len(calls(model, "relax.round")) == 2
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
@@ -135,9 +139,7 @@ def test_channels_by_themselves_are_read_as_bytes(dtype):
     x = rng(4).integers(low, low + 256, (2, 6, 9, 11)).astype(dtype)
     program = compare(model, {"x": x}, atol=1e-4)
     assert set(rules(program).values()) == {"channelwise", "elementwise"}
-    main = import_proto(model, name="test").mod["main"]
-    used = relax.transform.DeadCodeElimination()(tvm.IRModule({"main": main}))["main"]
-    (convolution,) = [b.value for b in bindings(used) if op_name(b.value) == "relax.halo.convolution"]
+    (convolution,) = calls(model, "relax.halo.convolution")
     assert str(convolution.args[0].ty.dtype) == dtype
 
 

@@ -30,7 +30,7 @@ from ...code.lanes import ceil_div, constant, index, kept, product, simplify, un
 from ...stages import emit_stages
 from .._match import Windows
 
-UNROLLED = 128  # multiply-adds of a step in which the elements along the last axis are unrolled
+_UNROLLED = 128  # multiply-adds of a step in which the elements along the last axis are unrolled
 
 
 def build(windows: Windows, columns: int, lanes: int, tasks: int) -> s_tir.SBlockRealize:
@@ -50,7 +50,7 @@ def known_tiles(windows: Windows, columns: int) -> tuple[int, int] | None:
     inside of x; the last may overlap. None where there are none, or sizes are not known."""
     axis = windows.rank - 1
     places, size = constant(windows.places[axis]), constant(windows.sizes[axis])
-    if not places or size is None or columns * windows.kernel[axis] > UNROLLED:
+    if not places or size is None or columns * windows.kernel[axis] > _UNROLLED:
         return None
     count = -(-places // columns)
     wide = -(-places // count)
@@ -154,7 +154,7 @@ class _Nest:
     ) -> None:
         """`columns` windows from `left` on; without a range for the last axis its elements lie inside where `holds`."""
         w, lanes = self.w, index(self.lanes)
-        unrolled = len(ranges) == self.last and columns * w.kernel[self.last] <= UNROLLED
+        unrolled = len(ranges) == self.last and columns * w.kernel[self.last] <= _UNROLLED
         with T.serial(ceil_div(index(w.channels), lanes)) as vector:
             channel = kept(tirx.min(vector * lanes, index(w.channels - self.lanes)))
             acc = [T.alloc_buffer((self.lanes,), str(w.acc.dtype)) for _ in range(columns)]
