@@ -49,7 +49,7 @@ def integer_convolution(
     plain = set(kernel) == set(attrs["strides"]) == {1} and not any(attrs["pads"])
     weight = _matrix(editor, name, [*range(2, rank), 1, 0], kernel, (channels, wide), outer)
     if target is not None and not plain:
-        packed, sums, how = packed_integers(editor, f"{name}|matrix", target)
+        packed, sums, how = packed_integers(editor, f"{name}|matrix", call.args[1], target)
         return ConvolutionInteger.call(
             x, call.args[1], packed, sums, **{**attrs, **how, "layout": "packed"}, kernel=kernel, m=outer
         )

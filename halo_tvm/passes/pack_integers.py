@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import prod
 
 import tvm
-from tvm import relax
+from tvm import ir, relax
 
 from ..relay_ops import OPERATORS
 from ..relay_ops.linear_w8a8 import GROUP
@@ -26,7 +26,8 @@ from ..tir_schedules.products.packing import pack_shape
 from .graph_pass import Context, Pass, Report, bindings, rebuild
 from .weights import WeightEditor
 
-_MOST_MARKED = 0.2  # of the steps: from there on bytes that are widened are as fast
+_MOST_MARKED = 0.2  # of the steps of a tile: from there on bytes that are widened are as fast
+_LOW_ZERO, _OF_LOW_ROWS = 64, 0.2  # rows that lie mostly below 128, and the share of steps that some of five marks
 _MOST_LOOKED_AT = 1 << 26  # bytes of a weight
 
 
@@ -48,7 +49,7 @@ class PackIntegers(Pass):
             if name is None or attrs_of(call)["layout"] != "kn":
                 return call
             k = editor.params.shape(name)[0]
-            packed, sums, how = packed_integers(editor, name, context.target)
+            packed, sums, how = packed_integers(editor, name, call.args[1], context.target)
             label = f"i8/k{GROUP}/n{packed.ty.shape.values[3]}"
             formats[label] = formats.get(label, 0) + 1
             q, zero = call.args[:2]
@@ -60,11 +61,14 @@ class PackIntegers(Pass):
         return relax.transform.Normalize()(mod), {"formats": formats}
 
 
-def packed_integers(editor: WeightEditor, name: str, target: Target) -> tuple[relax.Var, relax.Var, dict[str, object]]:
+def packed_integers(
+    editor: WeightEditor, name: str, zero: relax.Expr, target: Target
+) -> tuple[relax.Var, relax.Var, dict[str, object]]:
     """The weight [k, n] as [1, ceil(n/nr), ceil(k/4), nr, 4], the sums of its columns, and attributes of the product.
 
     Where the target gains by it the numbers are looked at: weights of a bell-shaped distribution have few steps whose
-    sums of two products need more than 16 bits, those of a uniform one have them everywhere.
+    sums of two products need more than 16 bits, those of a uniform one have them everywhere. Rows whose zero point is
+    low, as behind a ReLU, have few, too.
     """
     k, n = editor.params.shape(name)
     _, nr = pack_shape(k, n, target)
@@ -76,4 +80,5 @@ def packed_integers(editor: WeightEditor, name: str, target: Target) -> tuple[re
     if not NarrowPairs.serves(isa.vector_bits, isa.byte_dot) or prod(shape) > _MOST_LOOKED_AT:
         return packed, sums, {}
     share = marked_share(editor.params.materialise(label))
-    return packed, sums, {"narrow": True} if share <= _MOST_MARKED else {}
+    low = isinstance(zero, ir.GenericConst) and int(zero.value.numpy()) <= _LOW_ZERO
+    return packed, sums, {"narrow": True} if share * (_OF_LOW_ROWS if low else 1) <= _MOST_MARKED else {}

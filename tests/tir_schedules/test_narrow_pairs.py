@@ -59,7 +59,8 @@ def test_integers_are_exact_whatever_the_weights() -> None:
     rng = np.random.default_rng(1)
     for name, weight in WEIGHTS.items():
         for rows in (1, 2, 3, 6, 13, 70):
-            for q in (rng.integers(0, 256, (rows, 96)), np.full((rows, 96), 255)):
+            low = rng.exponential(40, (rows, 96)).astype(int).clip(0, 255)
+            for q in (rng.integers(0, 256, (rows, 96)), low, np.full((rows, 96), 255), np.full((rows, 96), 128)):
                 operands = [q.astype(np.uint8), np.array(7, np.uint8), pack_int8(weight, nr=16), sums_int8(weight)]
                 out = tvm.runtime.tensor(np.zeros((rows, 40), np.int32))
                 executable["main"](*map(tvm.runtime.tensor, operands), out)
@@ -83,13 +84,19 @@ def test_steps_are_marked_where_two_weights_of_one_sign_are_beyond_128() -> None
 
 
 @pytest.mark.parametrize(
-    ("isa", "name", "narrow"), [("avx2", "few", True), ("avx2", "all", False), ("avx512", "few", False)]
+    ("isa", "name", "zero", "narrow"),
+    [
+        ("avx2", "few", 128, True),
+        ("avx2", "all", 128, False),
+        ("avx2", "all", 0, True),  # rows behind a ReLU are low, mostly
+        ("avx512", "few", 0, False),
+    ],
 )
-def test_weights_are_looked_at_when_they_are_packed(isa: str, name: str, narrow: bool) -> None:
+def test_weights_are_looked_at_when_they_are_packed(isa: str, name: str, zero: int, narrow: bool) -> None:
     weight = WEIGHTS[name] if name == "all" else bell(96, 40, 22.0)
     params = ParamTable({"w": ParamSource(weight.shape, "int8", lambda: weight)})
     q = relax.Var("q", relax.TensorType([3, 96], "uint8"))
     w = relax.Var("w", relax.TensorType([96, 40], "int8"))
     func = relax.Function([q, w], q, q.ty).with_attrs({"num_input": 1, "halo.params": ["w"]})
-    *_, attrs = packed_integers(WeightEditor(func, params), "w", x86(isa))
+    *_, attrs = packed_integers(WeightEditor(func, params), "w", relax.const(zero, "uint8"), x86(isa))
     assert attrs == ({"narrow": True} if narrow else {})

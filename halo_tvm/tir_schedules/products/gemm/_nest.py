@@ -75,7 +75,7 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
         whole = Tile(
             operands.x, chain.weight, (), top, 0 if chunk is None else chunk, panel, chain.kc, chain.nr, t.lanes
         )
-        marks = chain.arithmetic.look(whole, 1, chain.steps)
+        marks = chain.arithmetic.look(whole, chain.steps)
         unpacked = chain.arithmetic.unpack(chain, t, panel, height)
         with T.serial(tiles) as step:
             start, rows = t.tile_of(height, step, tiles)

@@ -7,7 +7,7 @@ A step takes `group` consecutive k, which lie side by side in the packed weight 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from tvm import ir, tirx
@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     from .tiling import Tiling
 
 _SHARED_FROM = 16384  # numbers; fewer are rounded or taken apart before other threads have started
-
-
-@dataclass(frozen=True)
-class Marks:
-    """Which steps of a panel need mending: those of run r are steps[ends[r] : ends[r + 1]], counted from its first."""
-
-    steps: ir.Var
-    ends: ir.Var
 
 
 class Unpacked(NamedTuple):
@@ -51,7 +43,8 @@ class Tile:
     nr: int
     lanes: int  # sums in one vector register
     half: int | None = None  # of rows that are taken apart, the only one that this walk along k takes
-    marks: Marks | None = None
+    marks: ir.Var | None = None  # of the steps of the panel, see Arithmetic.look
+    marks_of_rows: ir.Var | None = None  # [m, k / group], see Operands
 
     @property
     def vectors(self) -> int:
@@ -66,6 +59,11 @@ class Tile:
         """The even or the odd two of the four numbers of step `k`, where rows are taken apart."""
         return self.x[half, self.start + row, self.chunk * (self.kc // 4) + k]
 
+    def of_marks(self, row: int, k: ir.Expr, width: int) -> ir.Expr:
+        """The marks of row `row` at `width` steps from step `k` on."""
+        assert self.marks_of_rows is not None, "the rows have been looked at"
+        return self.marks_of_rows[self.start + row, part_at(0, k, 1) if width == 1 else tirx.Ramp(k, 1, width)]
+
     def of_weight(self, k: ir.Expr, *at: ir.Expr) -> ir.Expr:
         """The weight of step `k`."""
         return self.weight[(self.chunk, self.panel, k, *at)]
@@ -77,6 +75,9 @@ class Operands:
 
     x: ir.Var
     row_factor: ir.Var | None
+    marks: ir.Var | None = field(
+        default=None, kw_only=True
+    )  # uint8 [rows, k / group]: 1 for a step at which the row may need mending
 
 
 class Arithmetic:
@@ -108,16 +109,16 @@ class Arithmetic:
         """Emit what runs once in front of all products. `more` are the tensors that belong to the weight."""
         return Operands(x, None)
 
-    def look(self, tile: Tile, runs: int, steps: int) -> Marks | None:
-        """Emit what a task finds out about its panel, which is walked in `runs` of `steps`, before it multiplies."""
+    def look(self, tile: Tile, steps: int) -> ir.Var | None:
+        """Emit what a task finds out about the `steps` of its panel before it multiplies: uint8, 1 for one to mend."""
         return None
 
     def unpack(self, chain: Chain, t: Tiling, panel: ir.Expr, rows: ir.Expr) -> Unpacked | None:
         """Emit what a task of `rows` rows takes apart of panel number `panel` of each part, before it multiplies."""
         return None
 
-    def mend(self, tile: Tile, run: ir.Expr | int) -> None:
-        """Emit what sums need behind the steps of a run."""
+    def mend(self, tile: Tile, first: ir.Expr | int) -> None:
+        """Emit what sums need behind the steps of a run, which begin at step `first` of the panel."""
 
     def registers(self, rows: int, vectors: int) -> int:
         """Vector registers that a tile keeps busy: sums, one step's weights, what a step computes with."""

@@ -13,7 +13,7 @@ from tvm.script.ir_builder import tirx as T
 from ...code.prefetch import prefetch
 from ..row_tiling import switch
 from .amx import InTiles
-from .arithmetic import Marks, Operands, Tile, Unpacked
+from .arithmetic import Operands, Tile, Unpacked
 from .chain import Chain
 from .tiling import Tiling
 
@@ -34,7 +34,7 @@ class Pass:
     start: ir.Expr  # first row of the tile
     step: ir.Var  # number of the pass over this panel
     ahead: ir.Expr  # cache lines of the next panel that fall to one pass
-    marks: Marks | None = None  # of the steps of the panel
+    marks: ir.Var | None = None  # of the steps of the panel
     unpacked: Unpacked | None = None  # of the panels of the task, where they are taken apart
 
 
@@ -144,7 +144,8 @@ def _sums(
             with T.unroll(vectors) as v, T.vectorized(_i64(lanes)) as lane:
                 at = v * lanes + lane
                 T.buffer_store(buffer, zero if index else first(r, at), [at])
-    tile = Tile(p.operands.x, chain.weight, acc, p.start, p.chunk, p.panel, chain.kc, chain.nr, lanes, marks=p.marks)
+    place = (p.start, p.chunk, p.panel, chain.kc, chain.nr, lanes)
+    tile = Tile(p.operands.x, chain.weight, acc, *place, marks=p.marks, marks_of_rows=p.operands.marks)
     unroll = t.unroll if count % t.unroll == 0 else 1
     for number, half in enumerate(arithmetic.walks(rows, chain.nr // lanes)):
         with T.serial(_i64(count // unroll)) as ko:

@@ -10,6 +10,7 @@ from tvm.script.ir_builder import tirx as T
 
 from ...code.lanes import index, kept, product, simplify, unravel
 from ...products.gemm.arithmetic import part_at, parts_of
+from ...products.gemm.narrow_pairs import mark_row
 from ...products.gemm.w8a8 import GROUP, taken_apart, words_of
 from .._match import Windows
 
@@ -117,3 +118,13 @@ def pairs_copy(w: Windows, channels: int, lanes: int) -> Padded:
                 T.buffer_store(buffer, value, [n, *place, odd, begin + i, index(each - 1)])
         surround(begin + count, sizes[-1] - begin - count)
     return Padded(buffer, (0,) * w.rank, sizes, (True,) * w.rank)
+
+
+def marks_of(x: Padded, batch: ir.Expr, channels: int, lanes: int) -> ir.Var:
+    """Emit the marks of all elements of x: uint8 [batch, *sizes, channels / 4], see `narrow_pairs`."""
+    marks = T.alloc_buffer((batch, *x.sizes, channels // GROUP), "uint8", align=64)
+    with T.parallel(product([batch, *x.sizes[:-1]])) as row:
+        at = [kept(simplify(i)) for i in unravel(row, [batch, *x.sizes[:-1]])]
+        with T.serial(x.sizes[-1]) as i:
+            mark_row((x.buffer, (*at, i)), (marks, (*at, i)), channels, lanes)
+    return marks

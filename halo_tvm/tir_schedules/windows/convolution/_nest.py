@@ -27,11 +27,12 @@ from tvm.script.ir_builder import tirx as T
 
 from ...code.lanes import ceil_div, constant, index, kept, simplify, unravel
 from ...products.gemm.amx import InTiles
-from ...products.gemm.arithmetic import Marks, Tile
+from ...products.gemm.arithmetic import Tile
+from ...products.gemm.narrow_pairs import NarrowPairs
 from ...products.row_tiling import RowTiling
 from .._places import RunningPlace
 from .._zeros import address_or_zeros, zeros_text
-from ._copy import Padded, padded_copy, pairs_copy
+from ._copy import Padded, marks_of, padded_copy, pairs_copy
 from ._problem import Problem
 from ._store import store
 from ._tiles import emit_in_tiles
@@ -69,6 +70,7 @@ class _WindowTile(Tile):
     """A tile whose rows are runs of memory, one for each window, and whose weights begin at step `first`."""
 
     runs: tuple[ir.Var, ...] = ()
+    marks_of_runs: tuple[ir.Var, ...] = ()
     first: ir.Expr | int = 0
 
     def of_x(self, row: int, at: ir.Expr, width: int = 1) -> ir.Expr:
@@ -76,6 +78,9 @@ class _WindowTile(Tile):
 
     def of_pairs(self, row: int, half: int, k: ir.Expr) -> ir.Expr:
         return self.runs[row][half, k]
+
+    def of_marks(self, row: int, k: ir.Expr, width: int) -> ir.Expr:
+        return self.marks_of_runs[row][k if width == 1 else tirx.Ramp(k, index(1), width)]
 
     def of_weight(self, k: ir.Expr, *at: ir.Expr) -> ir.Expr:
         return self.weight[(self.chunk, self.panel, self.first + k, *at)]
@@ -91,12 +96,15 @@ class _Nest:
         self.taps = math.prod(problem.taps)
         self.pieces = -(-self.taps // max(1, room))
         self.vectors = problem.nr // lanes
-        self.marks: Marks | None = None  # of the panel of a task
+        self.marks: ir.Var | None = None  # of the panel of a task
+        self.marks_of_x: ir.Var | None = None  # of all elements of x
 
     def emit(self) -> None:
         p, rows = self.p, self.w.rows
         m = rows if constant(rows) is None else constant(rows)
         blocks = self.rows.blocks(m)
+        if isinstance(p.arithmetic, NarrowPairs):
+            self.marks_of_x = marks_of(self.x, self.w.batch, p.inner, self.lanes)
         with T.parallel(simplify(index(0) + blocks * (p.groups * p.panels))) as task:
             panel, group = kept(task % p.panels), kept(task // p.panels % p.groups)
             top, height = (
@@ -106,7 +114,7 @@ class _Nest:
             sums = T.alloc_buffer((self.rows.mr + tall, p.nr), p.arithmetic.total, align=64)
             tiles = kept(ceil_div(height, self.rows.mr))
             whole = Tile(self.x.buffer, p.weight, (), index(0), group, panel, p.run, p.nr, self.lanes)
-            self.marks = p.arithmetic.look(whole, self.taps, self.steps)
+            self.marks = p.arithmetic.look(whole, self.taps * self.steps)
             if self.pieces == 1:
                 with T.serial(tiles) as tile:
                     self._tile(sums, top, height, tile, index(0), panel, group, None)
@@ -152,7 +160,7 @@ class _Nest:
         count = index(self.taps) if piece is None else tirx.min(index(share), self.taps - begin)
         with T.serial(count) as step:
             tap = kept(begin + step)
-            elements, reached = self._elements(origins, tap, group)
+            elements, marks, reached = self._elements(origins, tap, group)
             tile_here = _WindowTile(
                 x=self.x.buffer,
                 weight=p.weight,
@@ -164,6 +172,7 @@ class _Nest:
                 nr=p.nr,
                 lanes=self.lanes,
                 runs=tuple(elements),
+                marks_of_runs=tuple(marks),
                 first=tap * self.steps,
                 marks=self.marks,
             )
@@ -174,11 +183,13 @@ class _Nest:
                 for half in p.arithmetic.walks(mr, self.vectors):
                     with T.serial(index(self.steps // self.unroll)) as ko, T.unroll(index(self.unroll)) as ki:
                         p.arithmetic.step(replace(tile_here, half=half), ko * self.unroll + ki)
-                p.arithmetic.mend(tile_here, tap)
+                p.arithmetic.mend(tile_here, tap * self.steps)
         self._each(lambda r, v: T.buffer_store(sums, acc[r][v], [at + r, v]))
 
-    def _elements(self, origins: Sequence[ir.Var], tap: ir.Expr, group: ir.Expr) -> tuple[list[ir.Var], ir.Expr | None]:
-        """For each window of the tile the run of memory that it has at element `tap`; and whether any is of x.
+    def _elements(
+        self, origins: Sequence[ir.Var], tap: ir.Expr, group: ir.Expr
+    ) -> tuple[list[ir.Var], list[ir.Var], ir.Expr | None]:
+        """For each window of the tile its run of memory at element `tap`, and the marks of that; whether any is of x.
 
         None where all are, or where multiplying zeros takes no longer than to find that out.
         """
@@ -187,7 +198,7 @@ class _Nest:
         if p.joins:
             ks.append(index(0))
         apart, dtype = p.arithmetic.takes_apart, str(self.x.buffer.dtype)
-        found, some_inside, pointer_type = [], [], ir.PointerType(ir.PrimType(dtype))
+        found, marks, some_inside, pointer_type = [], [], [], ir.PointerType(ir.PrimType(dtype))
         for r in range(self.rows.mr):
             place = [origins[1 + a][r] + k * w.dilations[a] for a, k in enumerate(ks)]
             if apart:
@@ -208,8 +219,16 @@ class _Nest:
                 ((2, self.steps), [self.x.sizes[-1] * (p.inner // self.group), 1]) if apart else ((p.run,), None)
             )
             found.append(T.decl_buffer(shape, dtype, data=pointer, strides=strides))
+            if self.marks_of_x is not None:
+                marks.append(self._marks_at(self.marks_of_x, r, (origins[0][r], *place, 0)))
         skips = some_inside and self.steps * self.vectors >= _SKIPPED_FROM
-        return found, tirx.any(*some_inside) if skips else None
+        return found, marks, tirx.any(*some_inside) if skips else None
+
+    def _marks_at(self, marks: ir.Var, row: int, place: Sequence[ir.Expr | int]) -> ir.Var:
+        """The marks of a run that begins at `place`; bytes have their padding, so that no run lies outside."""
+        pointer_type = ir.PointerType(ir.PrimType("uint8"))
+        pointer = T.Bind(tirx.address_of(marks[tuple(place)]), var=tirx.Var(f"marks{row}", pointer_type))
+        return T.decl_buffer((self.steps,), "uint8", data=pointer)
 
     def _each(self, emit: Callable[[int, ir.Expr], None]) -> None:
         """emit(window, columns) for all vectors of the register tile."""
