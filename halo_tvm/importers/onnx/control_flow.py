@@ -61,13 +61,20 @@ def _unrolled_loop(
             return None
         if not bool(going.array.reshape(-1)[0]):
             break
-        going, *results = node.graph.convert_graph(body, [Constant.of(_int64(index)), going, *state])
+        number = Constant.of(_int64(index).reshape(_number_shape(body)))
+        going, *results = node.graph.convert_graph(body, [number, going, *state])
         state = results[: len(carried)]
         for kept, row in zip(rows, results[len(carried) :]):
             kept.append(row)
     if rows and not rows[0]:
         return None
     return (*state, *(_stacked(node, kept) for kept in rows))
+
+
+def _number_shape(body: GraphProto) -> tuple[int, ...]:
+    """Of the number of an iteration: (1,) where the body says so, as exporters of PyTorch do, and runtimes follow."""
+    declared = body.input[0].type.tensor_type if body.input else None
+    return (1,) if declared is not None and len(declared.shape.dim) == 1 else ()
 
 
 def _size(body: GraphProto) -> int:
@@ -89,11 +96,15 @@ def _while(
 ) -> tuple[relax.Expr, ...]:
     builder = node.graph.builder
     zero, true = relax.const(_int64(0), "int64"), relax.const(_true())
+
+    def numbered(number: relax.Expr) -> Tensor:
+        return Tensor(builder.emit(relax.op.reshape(number, (1,))) if _number_shape(body) else number)
+
     limit = None if trips is None else _trip_count(node)
     going = true if condition is None else _scalar(node, node.x(1))
     init = [result_of(node, v) for v in carried]
     names_before = node.graph.dimension_names
-    probe = _probe(node, body, [Tensor(zero), Tensor(true), *map(Tensor, init)])
+    probe = _probe(node, body, [numbered(zero), Tensor(true), *map(Tensor, init)])
     after, scanned = probe[1 : 1 + len(init)], probe[1 + len(init) :]
     if any(_names(row) - names_before for row in scanned):
         _refuse_unknown_end(node, trips, condition, "the size of its scan outputs is known inside its body only")
@@ -116,7 +127,7 @@ def _while(
         return builder.emit(relax.op.logical_and(state[1], builder.emit(relax.op.less(state[0], limit))))
 
     def step(state: list[relax.Expr]) -> list[relax.Expr]:
-        inputs = [Tensor(s) for s in state[:first]]
+        inputs = [numbered(state[0]), *map(Tensor, state[1:first])]
         found = [result_of(node, v) for v in node.graph.convert_graph(body, inputs)]
         rows = []
         for kept, row in zip(state[first:], found[first - 1 :]):

@@ -24,6 +24,7 @@ def slice_(node: Node) -> relax.Expr:
     rank = node.rank(0)
     old = node.opset < 10
     axes = node.attr("axes", None) if old else (node.ints(3) if node.has(3) else None)
+    node.refuse_unless(old or node.rank(1) == 1, "expected starts of one axis, as ONNX asks for")
     count = len(node.attr("starts")) if old else node.shape(1)[0]
     node.refuse_unless(isinstance(count, int), "expected a known number of starts")
     axes = [_axis(node, a, rank) for a in (range(count) if axes is None else axes)]

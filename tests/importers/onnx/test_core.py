@@ -476,6 +476,27 @@ def test_loops_with_a_trip_count(tmp_path: Path, trips: str) -> None:
         )
 
 
+@pytest.mark.parametrize("trips", ["known", "given"])
+def test_the_number_of_an_iteration_has_the_shape_that_the_body_declares(tmp_path: Path, trips: str) -> None:
+    """One axis, as exporters of PyTorch write it: a start of Slice, or what Squeeze makes a number of."""
+    inputs = (value("i", INT64, (1,)), value("go", BOOL, ()), value("s", FLOAT, (4,)))
+    steps = [
+        *(
+            [node("Squeeze", ["i", "axes"], ["at"]), node("Gather", ["x", "at"], ["part"])]
+            if trips == "given"
+            else [node("Add", ["i", "one"], ["next"]), node("Slice", ["x", "i", "next"], ["part"])]
+        ),
+        node("Add", ["s", "part"], ["d"]),
+        node("Identity", ["go"], ["on"]),
+    ]
+    inside = graph(steps, [value("on", BOOL, ()), value("d", FLOAT, (4,))], inputs)
+    given = [value("k", INT64, ())] if trips == "given" else []
+    weights = {"axes": np.array([0])} if given else {"one": np.array([1]), "k": 3}
+    nodes = [node("Loop", ["k", "", "x"], ["y"], body=inside)]
+    path = save(tmp_path / "m.onnx", nodes, [value("x", FLOAT, (4,)), *given], [value("y", FLOAT, (4,))], weights)
+    check(path, {"x": floats(4), **({"k": np.array(3)} if given else {})})
+
+
 @pytest.mark.parametrize(
     "most",
     [100, pytest.param(1 << 40, marks=pytest.mark.xfail(reason="rows appended to a scan output are not lowered yet"))],
