@@ -62,7 +62,7 @@ class Tile:
     def of_marks(self, row: int, k: ir.Expr, width: int) -> ir.Expr:
         """The marks of row `row` at `width` steps from step `k` on."""
         assert self.marks_of_rows is not None, "the rows have been looked at"
-        return self.marks_of_rows[self.start + row, part_at(0, k, 1) if width == 1 else tirx.Ramp(k, 1, width)]
+        return self.marks_of_rows[self.start + row, k if width == 1 else tirx.Ramp(k, tirx.IntImm("int64", 1), width)]
 
     def of_weight(self, k: ir.Expr, *at: ir.Expr) -> ir.Expr:
         """The weight of step `k`."""
@@ -75,9 +75,8 @@ class Operands:
 
     x: ir.Var
     row_factor: ir.Var | None
-    marks: ir.Var | None = field(
-        default=None, kw_only=True
-    )  # uint8 [rows, k / group]: 1 for a step at which the row may need mending
+    # uint8 [rows, k / group]: 1 for a step at which the row may need mending
+    marks: ir.Var | None = field(default=None, kw_only=True)
 
 
 class Arithmetic:
