@@ -26,8 +26,8 @@ from ..tir_schedules.products.packing import pack_shape
 from .graph_pass import Context, Pass, Report, bindings, rebuild
 from .weights import WeightEditor
 
-_MOST_MARKED = 0.2  # of the steps of a tile: from there on bytes that are widened are as fast
-_LOW_ZERO, _OF_LOW_ROWS = 64, 0.2  # rows that lie mostly below 128, and the share of steps that some of five marks
+_MOST_MARKED = 0.2  # of the steps: from there on bytes that are widened are as fast
+_LOW_ZERO = 64  # of rows that lie mostly below 128: whatever the weights, few steps need mending
 _MOST_LOOKED_AT = 1 << 26  # bytes of a weight
 
 
@@ -66,9 +66,9 @@ def packed_integers(
 ) -> tuple[relax.Var, relax.Var, dict[str, object]]:
     """The weight [k, n] as [1, ceil(n/nr), ceil(k/4), nr, 4], the sums of its columns, and attributes of the product.
 
-    Where the target gains by it the numbers are looked at: weights of a bell-shaped distribution have few steps whose
-    sums of two products need more than 16 bits, those of a uniform one have them everywhere. Rows whose zero point is
-    low, as behind a ReLU, have few, too.
+    Where the target gains by it, it is asked whether few steps have sums of two products that need more than 16 bits.
+    Rows whose zero point is low, as behind a ReLU, have few. Of others the weights are looked at: a bell-shaped
+    distribution has few, a uniform one has them everywhere.
     """
     k, n = editor.params.shape(name)
     _, nr = pack_shape(k, n, target)
@@ -79,6 +79,6 @@ def packed_integers(
     isa = target.isa
     if not NarrowPairs.serves(isa.vector_bits, isa.byte_dot) or prod(shape) > _MOST_LOOKED_AT:
         return packed, sums, {}
-    share = marked_share(editor.params.materialise(label))
     low = isinstance(zero, ir.GenericConst) and int(zero.value.numpy()) <= _LOW_ZERO
-    return packed, sums, {"narrow": True} if share * (_OF_LOW_ROWS if low else 1) <= _MOST_MARKED else {}
+    narrow = low or marked_share(editor.params.materialise(label)) <= _MOST_MARKED
+    return packed, sums, {"narrow": True} if narrow else {}

@@ -23,9 +23,9 @@ PATIENCE_S = 120.0  # a slow machine must not fail the test
 
 
 @contextmanager
-def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def started(folder: Path, *arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
     """`halo-tvm ...` in a process of its own; what is left of it at the end is killed."""
-    environment = {"PYTHONPATH": str(ROOT), **os.environ, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1", **variables}
     with heeding_interrupts():
         process = subprocess.Popen(
             [sys.executable, "-m", "halo_tvm", *arguments],
@@ -66,15 +66,14 @@ sys.addaudithook(interrupt)
 """
 
 
-def test_interrupted_while_importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_while_importing(tmp_path: Path) -> None:
     """The process interrupts itself: a clock would miss the import where this process is held up."""
     output, scratch, hooks = (tmp_path / name for name in ("out", "scratch", "hooks"))
     for folder in (output, scratch, hooks):
         folder.mkdir()
     (hooks / "sitecustomize.py").write_text(INTERRUPTED_AT)
-    monkeypatch.setenv("PYTHONPATH", f"{hooks}{os.pathsep}{ROOT}")
-    monkeypatch.setenv("INTERRUPT_AT", "tvm.relax")
-    with started(scratch, "compile", "--model", "mlp", "-o", str(output / "mlp.halo")) as process:
+    variables = {"PYTHONPATH": f"{hooks}{os.pathsep}{ROOT}", "INTERRUPT_AT": "tvm.relax"}
+    with started(scratch, "compile", "--model", "mlp", "-o", str(output / "mlp.halo"), **variables) as process:
         told, said = process.communicate()
     assert (process.returncode, told, said) == (130, "", "halo-tvm: interrupted\n")
     assert not list(output.iterdir())

@@ -21,7 +21,7 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
 from .arithmetic import Operands, Tile, each_row, part_at, parts_of
-from .w8a8 import GROUP, W8A8, WidenedPairs, taken_apart, words_of
+from .w8a8 import GROUP, W8A8, WidenedPairs, taken_apart, word_in_all, words_of
 
 NARROW = "halo.narrow_pairs"  # annotation of a block whose weight has few marked steps
 LARGEST = 128  # two weights of one sign are at most that together: 255 * 128 < 2**15
@@ -47,15 +47,12 @@ def mark_row(
 ) -> None:
     """Emit the marks of `k` bytes, each of both a buffer and where its row is: 1 for four of which two may saturate."""
     for width, first, count in parts_of(k // GROUP, lanes):
-
-        def each(value: int, width: int = width) -> ir.Expr:
-            return tirx.Broadcast(tirx.const(value, "int32"), width) if width > 1 else tirx.const(value, "int32")
-
+        add, nine, more, one = (word_in_all(value, width) for value in (_TO_BIT_9, 9, 25, 1))
         with T.serial(tirx.IntImm("int64", count)) as v:
             four = x[0][(*x[1], part_at(GROUP * first, v, GROUP * width))]
             even, odd = taken_apart(tirx.reinterpret(words_of(width), four), width)
-            beyond = even + odd + each(_TO_BIT_9)
-            mark = ((beyond >> each(9)) | (beyond >> each(25))) & each(1)
+            beyond = even + odd + add
+            mark = ((beyond >> nine) | (beyond >> more)) & one
             mark = tirx.Cast(f"uint8x{width}" if width > 1 else "uint8", mark)
             T.buffer_store(marks[0], mark, [*marks[1], part_at(first, v, width)])
 

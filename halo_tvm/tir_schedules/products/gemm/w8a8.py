@@ -121,14 +121,18 @@ class WidenedPairs(W8A8):
 
 def taken_apart(four: ir.Expr, width: int) -> tuple[ir.Expr, ir.Expr]:
     """`width` words of four uint8 as words of two int16: the even bytes, the odd ones."""
-    mask, eight = tirx.const(_EVEN_BYTES, "int32"), tirx.const(8, "int32")
-    if width > 1:
-        mask, eight = tirx.Broadcast(mask, width), tirx.Broadcast(eight, width)
+    mask, eight = word_in_all(_EVEN_BYTES, width), word_in_all(8, width)
     return four & mask, (four >> eight) & mask
 
 
 def _madd(x: ir.Expr, weight: ir.Expr, lanes: int) -> ir.Expr:
     return tirx.call_llvm_pure_intrin(f"int32x{lanes}", _MADD[lanes], x, weight)
+
+
+def word_in_all(value: int, width: int) -> ir.Expr:
+    """`value` in so many words."""
+    word = tirx.const(value, "int32")
+    return tirx.Broadcast(word, width) if width > 1 else word
 
 
 def words_of(width: int) -> str:
