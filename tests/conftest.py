@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from covering import smallest_cover
+from hypothesis import HealthCheck, settings
 
 MARKERS = (
     "slow: takes more than about three seconds on an idle core; run with --slow",
@@ -29,6 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run tests marked slow, as CI does")
     parser.addoption("--sweep", action="store_true", help="also run the combinations that `covering` leaves out")
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")
+
+
+# No test depends on how busy the machine is.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:

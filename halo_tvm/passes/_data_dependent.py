@@ -1,7 +1,8 @@
 """Operators whose result depends on an order or on how many elements qualify, as kernels every runtime has.
 
 Before -> after
-    sort, argsort, topk   ->   order = argsort_kernel(rows);  what was asked for, taken by it
+    sort, argsort         ->   order = argsort_kernel(rows);  what was asked for, taken by it
+    topk                  ->   the first k of that order, which a heap finds without the others
     nonzero(x)            ->   count = ...;  k = the size that count holds;  places = ... [k];  their coordinates
     unique(x)             ->   order, groups, count = ...;  k = ...;  first, counts = ... [k];  take(x, first)
 TVM's own lowerings call its library of extras or Python, which a deployed artifact has not.
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 import tvm
 from tvm import relax, te, tirx
 
+from ..heaps import first_places
 from ._sorting import argsort_kernel, groups_kernel, members_kernel, nonzero_count_kernel, nonzero_fill_kernel
 from .graph_pass import op_name
 
@@ -41,17 +43,24 @@ class _Lowering(relax.PyExprMutator):
         return call if lower is None else lower(self.builder_, call)
 
 
-def _order(bb: relax.BlockBuilder, x: relax.Expr, axis: int, descending: bool) -> relax.Expr:
-    """int64 of x's shape: the argsort along `axis`."""
+def _order(bb: relax.BlockBuilder, x: relax.Expr, axis: int, descending: bool, k: int = -1) -> relax.Expr:
+    """int64 of x's shape: the argsort along `axis`, or of it the first `k` where that is a number above 0."""
     rank = x.ty.ndim
     back = [*range(axis), rank - 1, *range(axis, rank - 1)]
     if axis != rank - 1:
         x = bb.emit(relax.op.permute_dims(x, [*range(axis), *range(axis + 1, rank), axis]))
     *lead, n = x.ty.shape.values
-    rows = bb.emit(relax.op.reshape(x, [_product(lead), n, 1]))
-    gvar = bb.add_func(argsort_kernel(str(x.ty.dtype), descending=descending), "argsort")
-    order = bb.emit(relax.op.call_tir(gvar, [rows], relax.TensorType([_product(lead), n], "int64")))
-    order = bb.emit(relax.op.reshape(order, [*lead, n]))
+    rows = _product(lead)
+    if k < 1 or (isinstance(n, tirx.IntImm) and k >= int(n)):
+        k = n
+    if isinstance(k, int):
+        x = bb.emit(relax.op.reshape(x, [rows, n]))
+        order = bb.emit_te(first_places, x, k, largest=descending, primfunc_name_hint="topk")
+    else:
+        x = bb.emit(relax.op.reshape(x, [rows, n, 1]))
+        gvar = bb.add_func(argsort_kernel(str(x.ty.dtype), descending=descending), "argsort")
+        order = bb.emit(relax.op.call_tir(gvar, [x], relax.TensorType([rows, n], "int64")))
+    order = bb.emit(relax.op.reshape(order, [*lead, k]))
     return order if axis == rank - 1 else bb.emit(relax.op.permute_dims(order, back))
 
 
@@ -68,10 +77,7 @@ def _argsort(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _topk(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     attrs = call.attrs
     x, axis = _along(bb, call, int(attrs.axis))
-    order = _order(bb, x, axis, bool(attrs.largest))
-    k = int(attrs.k)
-    if k >= 1:
-        order = bb.emit(relax.op.strided_slice(order, [axis], [0], [k]))
+    order = _order(bb, x, axis, bool(attrs.largest), int(attrs.k))
     values = bb.emit(relax.op.gather_elements(x, order, axis))
     indices = bb.emit(_cast(order, attrs.dtype))
     one = {"values": values, "indices": indices}

@@ -7,24 +7,18 @@ has a length that depends on values run in two steps: count, then fill a tensor 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
-import tvm
 from tvm import tirx
 from tvm.script import tirx as T
+
+from ..heaps import comes_before, comparable
 
 
 @functools.cache
 def argsort_kernel(dtype: str, *, descending: bool = False) -> tirx.PrimFunc:
     """x [rows, n, width] -> order [rows, n] int64: each row's elements (compared by their first of `width` numbers
     that differ) in ascending or descending order, equal ones in the order they come."""
-    number = _comparable(dtype)
-    is_float = dtype.startswith(("float", "bfloat"))
-
-    def before(a, b):
-        """Whether a comes strictly before b."""
-        a, b = (number(b), number(a)) if descending else (number(a), number(b))
-        return T.Or(a < b, T.And(T.isnan(b), T.Not(T.isnan(a)))) if is_float else a < b
+    before = comes_before(dtype, descending=descending)
 
     @T.prim_func(private=True, s_tir=True)
     def argsort(x: T.handle, order: T.handle):
@@ -84,16 +78,10 @@ def argsort_kernel(dtype: str, *, descending: bool = False) -> tirx.PrimFunc:
     return argsort
 
 
-def _comparable(dtype: str) -> Callable[[tvm.ir.Expr], tvm.ir.Expr]:
-    """Values of `dtype` in one that LLVM compares in hardware."""
-    wider = {"bfloat16": "float32", "float16": "float32", "bool": "int8"}.get(dtype)
-    return (lambda value: value) if wider is None else (lambda value: T.Cast(wider, value))
-
-
 @functools.cache
 def nonzero_count_kernel(dtype: str) -> tirx.PrimFunc:
     """x [n] -> count [1] int64 of elements that are not zero."""
-    number = _comparable(dtype)
+    number = comparable(dtype)
     zero = number(tirx.const(0, dtype))
 
     @T.prim_func(private=True, s_tir=True)
@@ -117,7 +105,7 @@ def nonzero_count_kernel(dtype: str) -> tirx.PrimFunc:
 @functools.cache
 def nonzero_fill_kernel(dtype: str) -> tirx.PrimFunc:
     """x [n] -> places [k] int64 of its k elements that are not zero, ascending."""
-    number = _comparable(dtype)
+    number = comparable(dtype)
     zero = number(tirx.const(0, dtype))
 
     @T.prim_func(private=True, s_tir=True)
@@ -146,7 +134,7 @@ def groups_kernel(dtype: str, in_order_of_values: bool) -> tirx.PrimFunc:
 
     Groups are numbered by value, or else by where they first occur.
     """
-    number = _comparable(dtype)
+    number = comparable(dtype)
 
     @T.prim_func(private=True, s_tir=True)
     def groups(x: T.handle, order: T.handle, group: T.handle, count: T.handle):

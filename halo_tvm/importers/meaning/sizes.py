@@ -10,7 +10,7 @@ from tvm import sym, tirx
 
 Dim = int | tvm.ir.Expr  # one size: a number, or an expression of symbolic dimensions
 
-_MOST_TERMS = 512  # of one size; those of real models have a dozen
+_MOST_TERMS = 1024  # of one size; those of real models have a dozen, boxes of 90 classes together have 500
 _MOST_DIVISIONS = 14  # inside one another: each doubles the time to simplify; strided convolutions make a few
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
 
@@ -21,17 +21,23 @@ class Sizes:
     def __init__(self) -> None:
         self._analyzer = sym.Analyzer()
         self._noted: set[str] = set()  # sizes of tensors, as text
+        self._bounded: set[tirx.Var] = set()
 
     def declare(self, var: tirx.Var, low: int, high: int) -> None:
         self._analyzer.update(var, sym.ConstIntBound(low, high))
+        self._bounded.add(var)
 
     def note(self, dims: Iterable[Dim]) -> None:
         """Sizes of a tensor: not negative, whether or not that can be proven."""
-        self._noted.update(str(dim) for dim in dims if not isinstance(dim, int))
+        for dim in dims:
+            if isinstance(dim, tirx.Var) and dim not in self._bounded:
+                self.declare(dim, 0, sym.ConstIntBound.POS_INF)  # max(dim, 0), as a slice says, is dim
+            elif not isinstance(dim, int):
+                self._noted.add(str(dim))
 
     def is_size(self, dim: Dim) -> bool:
         """Whether `dim` is not negative, as far as is known."""
-        return bool(self.decided(prim(dim) >= 0)) or str(dim) in self._noted
+        return str(dim) in self._noted or bool(self.decided(prim(dim) >= 0))
 
     def simplify(self, dim: Dim) -> Dim:
         return dim if isinstance(dim, int | float) else plain(self._analyzer.simplify(_bounded(dim)))

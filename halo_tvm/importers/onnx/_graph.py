@@ -299,6 +299,7 @@ class GraphConverter:
         node.refuse_unless(var.ty.ndim <= MOST_DIMENSIONS, f"its result has more than {MOST_DIMENSIONS} dimensions")
         if math.prod(int(d) for d in var.ty.shape.values if isinstance(d, tirx.IntImm)) > MOST_BYTES:
             node.refuse(f"its result has more than {MOST_BYTES} elements")
+        self.sizes.note(d for d in var.ty.shape.values if isinstance(d, tirx.Var))
         return Tensor(var)
 
     # Graphs inside nodes, and attributes.
