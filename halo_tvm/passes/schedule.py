@@ -7,6 +7,7 @@ measured is what is shipped.
 from __future__ import annotations
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from ..tir_schedules.blocks import blocks
 from ..tir_schedules.code.launches import without_empty_launches
 from .vector_math import rewrite_function
 from .work import work_of
+
+_LOGGER = logging.getLogger(__name__)
 
 # (function, rule) -> the decision of a tuning record and how it is described, or None
 Lookup = Callable[[tirx.PrimFunc, Rule], tuple[object, str] | None]
@@ -84,7 +87,7 @@ def schedule_functions(
     for gvar, func in list(mod.functions_items()):
         if not isinstance(func, tirx.PrimFunc):
             continue
-        choice, new = _scheduled(func, target, lookup, vector_math=vector_math, counts=counts)
+        choice, new = _scheduled(gvar.name_hint, func, target, lookup, vector_math=vector_math, counts=counts)
         out[gvar] = new.with_attr("tirx.is_scheduled", True)
         stopped.update(choice.stopped)
         entries.append(
@@ -107,6 +110,7 @@ def schedule_functions(
 
 
 def _scheduled(
+    name: str,
     func: tirx.PrimFunc,
     target: Target,
     lookup: Lookup | None,
@@ -123,6 +127,15 @@ def _scheduled(
         if choice.origin != "rule" or choice.rule is last:
             raise
         first = str(reason).strip().split("\n")[0]
+        if not isinstance(reason, Declined):  # a fault of ours, that the numbers would not show
+            _LOGGER.warning(
+                "%s: schedule rule %s matched and then failed (%s); %s serves it, which may be many times slower:"
+                " report this model",
+                name,
+                choice.rule.name,
+                first,
+                last.name,
+            )
     declined = (*choice.declined, f"{choice.rule.name}: {first}")
     choice = Choice(last, last.default(func, target), "rule", declined, choice.stopped)
     return choice, scheduled_by(last, func, target, choice.decision, vector_math=vector_math, counts=counts)
