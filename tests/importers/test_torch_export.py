@@ -283,9 +283,87 @@ def test_all_unsupported_operators_are_listed() -> None:
         import_module(Function(function).eval(), (normal(4, 4),))
 
 
-def test_lengths_that_depend_on_values_are_refused() -> None:
+def test_one_row_of_an_open_batch_is_broadcast() -> None:
+    """x[:1] has min(1, batch) rows, and the least batch makes it one."""
+
+    def function(x):
+        return x + x[:1], torch.where(x[-1:] > 0, x, -x), x[:1].expand(x.shape[0], 5) * 2, torch.maximum(x[:1], x)
+
+    x = normal(6, 5)
+    check(Function(function), (x,), others=[(normal(9, 5),), (normal(1, 5),)], dynamic_shapes=(({0: DYNAMIC},),))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x[x > 0], torch.nonzero(x > 0), torch.masked_select(x, x[:1] > 0)),
+        lambda x: (x[x[:, 0] > 0] @ x[:5, :5], x[:, x[0] > 0].sum(1), torch.where(x > 0)[1]),
+        lambda x: torch.cat([x[x > 0], x[x > 0].cumsum(0)])[:, None] * x[0],
+    ],
+    ids=["elements", "rows and columns", "joined"],
+)
+def test_sizes_that_values_decide_are_found_when_the_model_runs(function) -> None:
+    x = normal(6, 5)
+    check(Function(function), (x,), others=[(normal(9, 5),), (-x.abs(),), (x.abs(),)], dynamic_shapes=(({0: DYNAMIC},),))
+
+
+def test_numbers_that_values_decide_are_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="a boolean mask beside other indices"):
+        import_module(Function(lambda x: x[x[:, 0] > 0, torch.tensor([1])]).eval(), (normal(4, 3),))
     with pytest.raises(UnsupportedModel):
-        import_module(Function(lambda x: x[x > 0]).eval(), (normal(4),))
+        import_module(Function(lambda x: x.new_zeros(int(x.sum()))).eval(), (normal(4),))
+
+
+@pytest.fixture
+def suppression():
+    """torchvision.ops.nms, or, where torchvision is not installed, an operator of its name with a loop for a body."""
+    try:
+        from torchvision.ops import nms
+    except ImportError:
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+        def chosen(boxes, scores, share):
+            kept: list[int] = []
+            area = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+            for i in torch.argsort(scores, descending=True, stable=True).tolist():
+                ends = torch.minimum(boxes[kept, 2:], boxes[i, 2:]) - torch.maximum(boxes[kept, :2], boxes[i, :2])
+                common = ends.clamp(min=0).prod(1)
+                if not (common / (area[kept] + area[i] - common) > share).any():
+                    kept.append(i)
+            return torch.tensor(kept, dtype=torch.int64)
+
+        def shape(boxes, scores, share):
+            return boxes.new_empty(torch.library.get_ctx().new_dynamic_size(), dtype=torch.int64)
+
+        library.impl("nms", chosen, "CPU")
+        torch.library.register_fake("torchvision::nms", shape, lib=library)
+        yield torch.ops.torchvision.nms
+        library._destroy()
+    else:
+        yield nms
+
+
+def test_boxes_are_suppressed_as_by_torchvision(suppression) -> None:
+    """Also boxes of equal scores, boxes that end before they begin, and 0.1, which float32 rounds up."""
+
+    def function(boxes, scores):
+        there = scores > 0.2
+        boxes, scores = boxes[there], scores[there]
+        return boxes[suppression(boxes, scores, 0.3)], scores[suppression(boxes, scores, 0.1)]
+
+    def inputs(n: int, levels: int) -> tuple[torch.Tensor, torch.Tensor]:
+        random = torch.Generator().manual_seed(n)
+        boxes = torch.randint(0, 10, (n, 4), generator=random).float()
+        scores = torch.randint(0, levels, (n,), generator=random) / levels
+        return boxes, scores
+
+    check(
+        Function(function),
+        inputs(60, 1000),
+        others=[inputs(40, 4), inputs(7, 9)],
+        dynamic_shapes=(({0: torch.export.Dim("n", min=1, max=200)},) * 2,),
+    )
 
 
 def test_state_is_refused() -> None:

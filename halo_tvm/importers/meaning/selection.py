@@ -1,4 +1,4 @@
-"""The largest or smallest elements along an axis, however many are asked for."""
+"""Elements by value: the largest or smallest along an axis, and those that are not zero."""
 
 from __future__ import annotations
 
@@ -33,3 +33,9 @@ def first_in_order(b: Builder, x: relax.Expr, k: Dim, axis: int, *, largest: boo
         return results
     back = [order.index(i) for i in range(rank)]
     return b.emit(relax.op.permute_dims(results[0], back)), b.emit(relax.op.permute_dims(results[1], back))
+
+
+def nonzero_places(b: Builder, x: relax.Expr, count: Dim) -> relax.Expr:
+    """int64 [rank, count]: where `x` is not zero, in order. `count` is a dimension of the caller's, which this defines."""
+    found = b.block.emit(relax.op.nonzero(x))
+    return b.block.match_cast(found, relax.TensorType([len(expr_shape(x)), count], "int64"))

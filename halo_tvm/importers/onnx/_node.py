@@ -138,12 +138,15 @@ class Node(Builder):
     def weight(self, value: Constant) -> relax.Expr:
         return self.graph.expr_of(value)
 
-    def fresh_dims(self, expr: relax.Expr, shape: Items[Dim | None], hint: str = "") -> relax.Expr:
+    def fresh_dim(self) -> tirx.Var:
+        """A new symbolic dimension, called by the operator that finds it."""
+        dim = tirx.Var(self.graph.dimension_name(self.op.lower()), "int64")
+        self.sizes.note([dim])
+        return dim
+
+    def fresh_dims(self, expr: relax.Expr, shape: Items[Dim | None]) -> relax.Expr:
         """`expr`, of data-dependent sizes, with a new symbolic dimension for every None in `shape`."""
-        dims = [
-            tirx.Var(self.graph.dimension_name(hint or self.op.lower()), "int64") if d is None else d for d in shape
-        ]
-        self.sizes.note(dims)
+        dims = [self.fresh_dim() if d is None else d for d in shape]
         bound = expr if isinstance(expr, relax.Var) else self.block.emit(expr)
         return self.block.match_cast(bound, relax.TensorType(dims, expr_dtype(bound)))
 
@@ -167,7 +170,6 @@ class Node(Builder):
         self.refuse_unless(count <= _MOST_SIZES, f"expected at most {_MOST_SIZES} sizes, found {count}")
         checked = not_negative(self.block, tensor, f"a size below 0 for {self.op} ({self.name[:80]})")
         shape = self.block.emit(relax.op.tensor_to_shape(checked))
-        dims = [tirx.Var(self.graph.dimension_name(self.op.lower()), "int64") for _ in range(count)]
+        dims = [self.fresh_dim() for _ in range(count)]
         self.block.match_cast(shape, relax.ShapeType(dims))
-        self.sizes.note(dims)
         return dims

@@ -6,7 +6,7 @@ from tvm import relax, te, tirx
 
 from ..meaning.broadcast import at_least
 from ..meaning.builder import expr_shape
-from ..meaning.selection import first_in_order
+from ..meaning.selection import first_in_order, nonzero_places
 from ..meaning.sizes import Dim, prim
 from ._node import Node
 from ._registry import converter
@@ -15,12 +15,7 @@ from ._registry import converter
 @converter("NonZero")
 def nonzero(node: Node) -> relax.Expr:
     node.refuse_unless(node.rank(0) > 0, "expected a rank of 1 or more, found a single number")
-    return places_of(node, node.x(0))
-
-
-def places_of(node: Node, x: relax.Expr) -> relax.Expr:
-    """int64 [rank, count]: where `x` is not zero, in order; `count` is a new dimension."""
-    return node.fresh_dims(relax.op.nonzero(x), [len(expr_shape(x)), None], "nonzero")
+    return nonzero_places(node, node.x(0), node.fresh_dim())
 
 
 @converter("Compress")
@@ -34,7 +29,7 @@ def compress(node: Node) -> relax.Expr:
     condition, length, size = node.x(1), node.shape(1)[0], expr_shape(x)[axis]
     if node.sizes.decided(prim(length) <= prim(size)) is not True:
         condition = node.te(_cut, condition, [size], name="onnx_cut")
-    found = places_of(node, condition)
+    found = nonzero_places(node, condition, node.fresh_dim())
     flat = node.emit(relax.op.reshape(found, [expr_shape(found)[1]]))
     return relax.op.take(x, flat, axis, mode="clip")
 

@@ -85,6 +85,10 @@ class Call(Builder):
     def shape(self) -> list[ir.Expr]:
         return self.translator.dims.shape(self.out.shape)
 
+    def found_size(self, axis: int) -> ir.Expr:
+        """The size of the result along `axis`, which this operator finds: a new dimension where torch names it first."""
+        return self.translator.dims.define(self.out.shape[axis], self.op)
+
     def shape_of(self, name: str) -> list[ir.Expr]:
         return self.translator.dims.shape(self.meta(name).shape)
 

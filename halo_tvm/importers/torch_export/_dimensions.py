@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 
@@ -41,6 +42,18 @@ class Dimensions:
         if isinstance(size, bool | int | float):
             return size
         return self.of_sympy(size.node.expr)
+
+    def define(self, size: object, hint: str) -> ir.Expr:
+        """`size`, which values decide, as a dimension: a symbol that is met for the first time gets a name like `hint`."""
+        if isinstance(size, int):
+            return tirx.IntImm("int64", size)
+        symbol = size.node.expr
+        if symbol.is_Symbol and symbol not in self.variables:
+            taken = {var.name for var in self.variables.values()}
+            names = itertools.chain([hint], (f"{hint}_{number}" for number in itertools.count(1)))
+            self.variables[symbol] = tirx.Var(next(name for name in names if name not in taken), "int64")
+            self.sizes.note([self.variables[symbol]])
+        return self.of_sympy(symbol)
 
     def learn(self, sizes: Sequence[object], found: Sequence[ir.Expr]) -> None:
         """Spell sizes from now on as Relax spelled them first: fusion compares shapes by their spelling."""

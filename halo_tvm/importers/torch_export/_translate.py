@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
-from tvm import ir, relax
+from tvm import ir, relax, tirx
 
 from ...errors import UnsupportedModel
 from ...params import ParamSource, ParamTable
@@ -196,10 +196,23 @@ class Translator:
         assert str(result.ty.dtype) == expected, f"converted to {result.ty}, torch says {expected}"
         known = isinstance(result.ty.shape, relax.ShapeExpr)
         if known and len(result.ty.shape.values) == meta.dim():
+            result = self._with_numbers(result, meta.shape)
             self.dims.learn(meta.shape, result.ty.shape.values)
             return result
         assert not known, f"converted to {result.ty}, torch says {tuple(meta.shape)}"
         return self.builder.match_cast(result, relax.TensorType(self.dims.shape(meta.shape), expected))
+
+    def _with_numbers(self, result: relax.Expr, sizes: Sequence[object]) -> relax.Expr:
+        """`result` with numbers where the ranges of sizes make them: x[:1] has min(1, batch) rows for Relax, which knows
+        no ranges, and would not be broadcast."""
+        found = list(result.ty.shape.values)
+        for axis, (size, dim) in enumerate(zip(sizes, found, strict=True)):
+            if isinstance(size, int) and not isinstance(dim, tirx.IntImm) and self.sizes.is_equal(dim, size):
+                found[axis] = tirx.IntImm("int64", size)
+        if all(a.same_as(b) for a, b in zip(found, result.ty.shape.values)):
+            return result
+        bound = result if isinstance(result, relax.Var) else self.emit(result)
+        return self.builder.match_cast(bound, relax.TensorType(found, result.ty.dtype))
 
     def _stand_in(self, name: str, meta: object) -> object:
         """A variable of the refused node's type, so that the walk goes on and finds what else is unsupported."""

@@ -9,6 +9,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from tvm import relax, te, tirx, topi
 
 from ...meaning.builder import Refused
+from ...meaning.selection import nonzero_places
 from .._call import Call, constant
 from .._registry import converter
 from .shapes import wrapped
@@ -32,15 +33,18 @@ def _at(indices: list[te.Tensor], i: tuple, rank: int) -> list[tirx.PrimExpr]:
 
 
 def _positions(c: Call) -> list[int]:
-    """The axes that have an index; boolean masks are refused: their results have lengths that depend on values."""
+    """The axes that have an index."""
     metas = c.meta("indices")
-    if any(m is not None and "bool" in str(m.dtype) for m in metas):
-        raise Refused("a boolean mask")
+    if any(m is not None and m.dtype == torch.bool for m in metas):
+        raise Refused("a boolean mask beside other indices")
     return [axis for axis, m in enumerate(metas) if m is not None]
 
 
 @converter("index.Tensor", "_unsafe_index.Tensor")
 def index(c: Call) -> relax.Expr:
+    metas = [(axis, m) for axis, m in enumerate(c.meta("indices")) if m is not None]
+    if len(metas) == 1 and metas[0][1].dtype == torch.bool:
+        return _of_mask(c, metas[0][0])
     x, axes = c.tensor("self"), _positions(c)
     indices = [c.as_tensor(c["indices"][axis], None) for axis in axes]
     rank = max(t.ty.ndim for t in indices)
@@ -57,6 +61,35 @@ def index(c: Call) -> relax.Expr:
         return te.compute(shape, at, name="index")
 
     return c.te(compute, x, *indices, name="index")
+
+
+def _of_mask(c: Call, axis: int) -> relax.Expr:
+    """x[:, ..., mask]: the mask's axes, from `axis` on, become one, along which are the elements where it is true."""
+    places = nonzero_places(c, c["indices"][axis], c.found_size(axis))
+    rank, shape = len(c.meta("indices")[axis].shape), c.shape
+
+    def compute(x: te.Tensor, places: te.Tensor) -> te.Tensor:
+        def at(*i: tirx.Var) -> tirx.PrimExpr:
+            chosen = [_wrap(places[j, i[axis]], x.shape[axis + j]) for j in range(rank)]
+            return x[(*i[:axis], *chosen, *i[axis + 1 :])]
+
+        return te.compute(shape, at, name="index")
+
+    return c.te(compute, c.tensor("self"), places, name="index")
+
+
+@converter("nonzero.default")
+def nonzero(c: Call) -> relax.Expr:
+    return c.permute(nonzero_places(c, c.tensor("self"), c.found_size(0)), [1, 0])
+
+
+@converter("masked_select.default")
+def masked_select(c: Call) -> relax.Expr:
+    shape = c.translator.dims.shape(torch.broadcast_shapes(c.meta("self").shape, c.meta("mask").shape))
+    size = [c.sizes.product(shape)]
+    x, mask = (c.reshape(c.broadcast(c.tensor(name), shape), size) for name in ("self", "mask"))
+    places = nonzero_places(c, mask, c.found_size(0))
+    return c.emit(relax.op.take(x, c.reshape(places, c.shape), 0, mode="clip"))
 
 
 @converter("gather.default")

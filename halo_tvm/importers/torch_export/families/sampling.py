@@ -1,13 +1,15 @@
-"""Reading images at computed places: grid_sample, deformable convolution and regions of torchvision."""
+"""Images at computed places, grid_sample and deformable convolution, and torchvision's regions and boxes."""
 
 from __future__ import annotations
 
+import numpy as np
 from tvm import relax
 
-from ...meaning.builder import expr_shape
+from ...meaning.builder import Refused, expr_shape
 from ...meaning.deformable_convolution import deformable_convolution
 from ...meaning.grid_sampling import PADDINGS, grid_sampling
 from ...meaning.region_pooling import Bins, region_pooling
+from ...meaning.suppression import chosen_boxes, listed
 from ...meaning.windows import Window
 from .._call import Call
 from .._registry import converter
@@ -45,3 +47,25 @@ def roi_align(c: Call) -> relax.Expr:
     ratio = max(int(c["sampling_ratio"]), 0)
     bins = Bins((int(c["pooled_height"]), int(c["pooled_width"])), float(c["spatial_scale"]), ratio, bool(c["aligned"]))
     return region_pooling(c, c.tensor("input"), regions, images, bins)
+
+
+@converter("torchvision.nms.default")
+def nms(c: Call) -> relax.Expr:
+    """Boxes are [x1, y1, x2, y2] each; of those that end before they begin there is nothing to overlap."""
+    boxes, scores = c.tensor("dets"), c.tensor("scores")
+    if any(str(x.ty.dtype) != "float32" for x in (boxes, scores)):
+        raise Refused("boxes and scores that are not float32")
+    n = expr_shape(boxes)[0]
+    low, high = (c.emit(relax.op.strided_slice(boxes, [1], [i], [i + 2])) for i in (0, 2))
+    boxes = c.emit(relax.op.concat([low, c.emit(relax.op.maximum(low, high))], 1))
+    share = float(c["iou_threshold"])
+    overlap = np.float32(share)
+    if float(overlap) > share:  # torch compares in float64: the largest float32 that is not above it
+        overlap = np.nextafter(overlap, np.float32(-np.inf))
+    most = relax.const(np.full(1, overlap, np.float32), "float32")
+    limit = relax.const(np.full(1, np.iinfo(np.int64).max), "int64")
+    chosen = chosen_boxes(c, c.reshape(boxes, [1, n, 4]), c.reshape(scores, [1, 1, n]), limit, most, None)
+    size = c.found_size(0)
+    c.block.match_cast(c.block.emit(relax.op.tensor_to_shape(chosen.total)), relax.ShapeType([size]))
+    places = c.emit(relax.op.strided_slice(listed(c, chosen, size), [1], [2], [3]))
+    return c.reshape(places, [size])
