@@ -307,10 +307,25 @@ def test_sizes_that_values_decide_are_found_when_the_model_runs(function) -> Non
     check(Function(function), (x,), others=[(normal(9, 5),), (-x.abs(),), (x.abs(),)], dynamic_shapes=(({0: DYNAMIC},),))
 
 
-def test_numbers_that_values_decide_are_refused() -> None:
+def test_a_number_in_a_tensor_is_a_size() -> None:
+    def function(x, n):
+        length = n.max().item()
+        torch._check(length >= 0)
+        torch._check(length <= 5)
+        return x[:length] * 2, torch.arange(length).sum() + x
+
+    x = normal(6, 5)
+    several = [torch.tensor(numbers, dtype=torch.int32) for numbers in ([3, 1], [0, 0], [5, 5])]
+    model = check(Function(function), (x, several[0]), others=[(x, n) for n in several[1:]])
+    program = compile_in_process(model, threads=1)
+    with pytest.raises(InputError, match="a number below 0"):
+        program(x.numpy(), np.array([-3, -1], np.int32))
+
+
+def test_what_values_decide_otherwise_is_refused() -> None:
     with pytest.raises(UnsupportedModel, match="a boolean mask beside other indices"):
         import_module(Function(lambda x: x[x[:, 0] > 0, torch.tensor([1])]).eval(), (normal(4, 3),))
-    with pytest.raises(UnsupportedModel):
+    with pytest.raises(UnsupportedModel):  # a float
         import_module(Function(lambda x: x.new_zeros(int(x.sum()))).eval(), (normal(4),))
 
 

@@ -18,6 +18,7 @@ from tvm import ir, relax, tirx
 
 from ...errors import UnsupportedModel
 from ...params import ParamSource, ParamTable
+from ..loops import not_negative
 from ..meaning.builder import Refused
 from ..meaning.constant import Constant
 from ..meaning.random import Draws
@@ -121,6 +122,8 @@ class Translator:
         try:
             made = self.of_weights.value_of(node) if self.of_weights.visit(node) else None
             if isinstance(meta, _SCALARS):
+                if target == "aten._local_scalar_dense.default":
+                    self._find(node, meta)
                 self.env[node] = self.dims.expr(meta)
             elif made is not None:
                 self.env[node] = self.weight_of(made)
@@ -142,6 +145,16 @@ class Translator:
             self.env[node] = self._stand_in(node.name, meta)
         except UnsupportedModel as reason:
             raise UnsupportedModel(f"{reason} (at {node.name}, {target})") from reason
+
+    def _find(self, node: fx.Node, number: object) -> None:
+        """Make a dimension of an integer that a tensor holds, `x.item()`; a run where it is below 0 is refused."""
+        if not isinstance(number, torch.SymInt) or not number.node.expr.is_Symbol or number.node.expr in self.dims.variables:
+            return
+        held = self.emit(relax.op.reshape(self.env[node.args[0]], [1]))
+        held = held if str(held.ty.dtype) == "int64" else self.emit(relax.op.astype(held, "int64"))
+        checked = not_negative(self.builder, held, f"a number below 0 for {self.layer[:80]}")
+        size = self.dims.define(number, "item")
+        self.builder.match_cast(self.emit(relax.op.tensor_to_shape(checked)), relax.ShapeType([size]))
 
     def _is_fixed(self, node: fx.Node) -> bool:
         """Whether a node's value follows from the program alone, and is small: positions, masks, buckets."""
