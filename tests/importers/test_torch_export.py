@@ -304,7 +304,9 @@ def test_one_row_of_an_open_batch_is_broadcast() -> None:
 )
 def test_sizes_that_values_decide_are_found_when_the_model_runs(function) -> None:
     x = normal(6, 5)
-    check(Function(function), (x,), others=[(normal(9, 5),), (-x.abs(),), (x.abs(),)], dynamic_shapes=(({0: DYNAMIC},),))
+    check(
+        Function(function), (x,), others=[(normal(9, 5),), (-x.abs(),), (x.abs(),)], dynamic_shapes=(({0: DYNAMIC},),)
+    )
 
 
 def test_a_number_in_a_tensor_is_a_size() -> None:

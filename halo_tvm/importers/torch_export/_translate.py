@@ -148,7 +148,11 @@ class Translator:
 
     def _find(self, node: fx.Node, number: object) -> None:
         """Make a dimension of an integer that a tensor holds, `x.item()`; a run where it is below 0 is refused."""
-        if not isinstance(number, torch.SymInt) or not number.node.expr.is_Symbol or number.node.expr in self.dims.variables:
+        if (
+            not isinstance(number, torch.SymInt)
+            or not number.node.expr.is_Symbol
+            or number.node.expr in self.dims.variables
+        ):
             return
         held = self.emit(relax.op.reshape(self.env[node.args[0]], [1]))
         held = held if str(held.ty.dtype) == "int64" else self.emit(relax.op.astype(held, "int64"))
@@ -216,8 +220,10 @@ class Translator:
         return self.builder.match_cast(result, relax.TensorType(self.dims.shape(meta.shape), expected))
 
     def _with_numbers(self, result: relax.Expr, sizes: Sequence[object]) -> relax.Expr:
-        """`result` with numbers where the ranges of sizes make them: x[:1] has min(1, batch) rows for Relax, which knows
-        no ranges, and would not be broadcast."""
+        """`result` with numbers where sizes are some by their ranges.
+
+        x[:1] has min(1, batch) rows for Relax, which knows no ranges and would not broadcast them.
+        """
         found = list(result.ty.shape.values)
         for axis, (size, dim) in enumerate(zip(sizes, found, strict=True)):
             if isinstance(size, int) and not isinstance(dim, tirx.IntImm) and self.sizes.is_equal(dim, size):
