@@ -7,7 +7,9 @@ has a length that depends on values run in two steps: count, then fill a tensor 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
+import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
@@ -78,11 +80,17 @@ def argsort_kernel(dtype: str, *, descending: bool = False) -> tirx.PrimFunc:
     return argsort
 
 
+def _not_zero(dtype: str) -> Callable[[tvm.ir.Expr], tvm.ir.Expr]:
+    """Whether a value is not zero, as NaN is not; LLVM's comparison of it with a number would say no to both."""
+    number, is_float = comparable(dtype), dtype.startswith(("float", "bfloat"))
+    zero = number(tirx.const(0, dtype))
+    return lambda x: T.Or(number(x) != zero, T.isnan(number(x))) if is_float else number(x) != zero
+
+
 @functools.cache
 def nonzero_count_kernel(dtype: str) -> tirx.PrimFunc:
     """x [n] -> count [1] int64 of elements that are not zero."""
-    number = comparable(dtype)
-    zero = number(tirx.const(0, dtype))
+    counts = _not_zero(dtype)
 
     @T.prim_func(private=True, s_tir=True)
     def nonzero_count(x: T.handle, count: T.handle):
@@ -96,7 +104,7 @@ def nonzero_count_kernel(dtype: str) -> tirx.PrimFunc:
                 T.writes(C[0:1])
                 C[0] = T.int64(0)
                 for i in T.serial(n):
-                    if number(X[i]) != zero:
+                    if counts(X[i]):
                         C[0] = C[0] + T.int64(1)
 
     return nonzero_count
@@ -105,8 +113,7 @@ def nonzero_count_kernel(dtype: str) -> tirx.PrimFunc:
 @functools.cache
 def nonzero_fill_kernel(dtype: str) -> tirx.PrimFunc:
     """x [n] -> places [k] int64 of its k elements that are not zero, ascending."""
-    number = comparable(dtype)
-    zero = number(tirx.const(0, dtype))
+    counts = _not_zero(dtype)
 
     @T.prim_func(private=True, s_tir=True)
     def nonzero_fill(x: T.handle, places: T.handle):
@@ -121,7 +128,7 @@ def nonzero_fill_kernel(dtype: str) -> tirx.PrimFunc:
                 T.writes(Y[0:k], at[0:1])
                 at[0] = T.int64(0)
                 for i in T.serial(n):
-                    if number(X[i]) != zero:
+                    if counts(X[i]):
                         Y[at[0]] = i
                         at[0] = at[0] + T.int64(1)
 

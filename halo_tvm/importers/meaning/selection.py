@@ -36,6 +36,6 @@ def first_in_order(b: Builder, x: relax.Expr, k: Dim, axis: int, *, largest: boo
 
 
 def nonzero_places(b: Builder, x: relax.Expr, count: Dim) -> relax.Expr:
-    """int64 [rank, count]: where `x` is not zero, in order. `count` is a dimension of the caller's, which this defines."""
+    """int64 [rank, count]: where `x` is not zero, in order. `count` is a dimension that the caller made for this."""
     found = b.block.emit(relax.op.nonzero(x))
     return b.block.match_cast(found, relax.TensorType([len(expr_shape(x)), count], "int64"))

@@ -86,7 +86,7 @@ class Call(Builder):
         return self.translator.dims.shape(self.out.shape)
 
     def found_size(self, axis: int) -> ir.Expr:
-        """The size of the result along `axis`, which this operator finds: a new dimension where torch names it first."""
+        """The result's size along `axis`, which this operator finds: a new dimension where torch names it first."""
         return self.translator.dims.define(self.out.shape[axis], self.op)
 
     def shape_of(self, name: str) -> list[ir.Expr]:

@@ -44,7 +44,7 @@ class Dimensions:
         return self.of_sympy(size.node.expr)
 
     def define(self, size: object, hint: str) -> ir.Expr:
-        """`size`, which values decide, as a dimension: a symbol that is met for the first time gets a name like `hint`."""
+        """`size`, which values decide, as a dimension; a symbol that is met for the first time is called by `hint`."""
         if isinstance(size, int):
             return tirx.IntImm("int64", size)
         symbol = size.node.expr
