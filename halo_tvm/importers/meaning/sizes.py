@@ -21,16 +21,16 @@ class Sizes:
     def __init__(self) -> None:
         self._analyzer = sym.Analyzer()
         self._noted: set[str] = set()  # sizes of tensors, as text
-        self._bounded: set[tirx.Var] = set()
+        self._declared: set[tirx.Var] = set()
 
     def declare(self, var: tirx.Var, low: int, high: int) -> None:
         self._analyzer.update(var, sym.ConstIntBound(low, high))
-        self._bounded.add(var)
+        self._declared.add(var)
 
     def note(self, dims: Iterable[Dim]) -> None:
         """Sizes of a tensor: not negative, whether or not that can be proven."""
         for dim in dims:
-            if isinstance(dim, tirx.Var) and dim not in self._bounded:
+            if isinstance(dim, tirx.Var) and dim not in self._declared:
                 self.declare(dim, 0, sym.ConstIntBound.POS_INF)  # max(dim, 0), as a slice says, is dim
             elif not isinstance(dim, int):
                 self._noted.add(str(dim))

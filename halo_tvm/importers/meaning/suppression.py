@@ -7,8 +7,6 @@ and m chosen boxes cost n * m / _LANES steps of vectors.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tvm import ir, relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
@@ -21,38 +19,35 @@ _LANES = 32
 _NUMBERS = 5  # of a box: low and high of both axes, area
 
 
-class Chosen(NamedTuple):
-    """Boxes that were chosen: int64 [images, classes, n], how many of each, [images, classes], and of all, [1]."""
-
-    boxes: relax.Expr
-    counts: relax.Expr
-    total: relax.Expr
-
-
 def chosen_boxes(
-    b: Builder, boxes: relax.Expr, scores: relax.Expr, limit: relax.Expr, overlap: relax.Expr, least: relax.Expr | None
-) -> Chosen:
-    """Of each image and class the boxes that no chosen one before them overlaps: best score first, then first box.
+    b: Builder,
+    boxes: relax.Expr,
+    scores: relax.Expr,
+    limit: relax.Expr,
+    overlap: relax.Expr,
+    least: relax.Expr | None,
+    size: Dim,
+) -> relax.Expr:
+    """int64 [size, 3] of (image, class, box), by image, by class, best score first, of equal ones the first box.
 
+    Of each image and class those boxes that no chosen one before them overlaps.
     boxes: float32 [images, n, 4], two opposite corners each, (y, x, y, x) or (x, y, x, y)
     scores: float32 [images, classes, n]; those that are not above `least` do not count. NaN is the largest
     limit: int64 [1], the most boxes of a class
     overlap: float32 [1], from 0 to 1, the largest share of common area in the area of both that two boxes may have
     least: float32 [1]; without it every box counts
+    size: a dimension that the caller made for this
     """
     numbers = [limit, overlap] if least is None else [limit, overlap, least]
     found = b.te(_choose, boxes, scores, *numbers, name=b.op.lower())
     picked, counts = (b.emit(relax.TupleGetItem(found, i)) for i in (0, 1))
-    return Chosen(picked, counts, b.emit(relax.op.reshape(b.emit(relax.op.sum(counts)), [1])))
+    total = b.emit(relax.op.reshape(b.emit(relax.op.sum(counts)), [1]))
+    b.block.match_cast(b.block.emit(relax.op.tensor_to_shape(total)), relax.ShapeType([size]))
+    return b.te(_listed, picked, counts, size)
 
 
-def listed(b: Builder, chosen: Chosen, size: Dim) -> relax.Expr:
-    """int64 [size, 3] of (image, class, box): by image, by class, as they were chosen. `size` is what `total` holds."""
-
-    def rows(picked: te.Tensor, counts: te.Tensor, size: Dim) -> te.Tensor:
-        return te.extern([(size, 3)], [picked, counts], _rows, dtype="int64", name="listed")
-
-    return b.te(rows, chosen.boxes, chosen.counts, size)
+def _listed(picked: te.Tensor, counts: te.Tensor, size: Dim) -> te.Tensor:
+    return te.extern([(size, 3)], [picked, counts], _rows, dtype="int64", name="listed")
 
 
 def _rows(ins: list[tirx.Buffer], outs: list[tirx.Buffer]) -> tirx.Stmt:

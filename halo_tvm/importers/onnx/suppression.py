@@ -6,7 +6,7 @@ import numpy as np
 from tvm import ir, relax, te, tirx
 
 from ..meaning.broadcast import same_sizes
-from ..meaning.suppression import chosen_boxes, listed
+from ..meaning.suppression import chosen_boxes
 from ._node import Node
 from ._registry import converter
 
@@ -29,8 +29,7 @@ def non_max_suppression(node: Node) -> relax.Expr:
         node.emit(relax.op.reshape(node.emit(relax.op.astype(v, d)), [1]))
         for v, d in ((limit, "int64"), (overlap, "float32"), (least, "float32"))
     )
-    chosen = chosen_boxes(node, boxes, node.x(1), limit, overlap, least)
-    return listed(node, chosen, node.sizes_from(chosen.total, 1)[0])
+    return chosen_boxes(node, boxes, node.x(1), limit, overlap, least, node.fresh_dim())
 
 
 def _corners(boxes: te.Tensor) -> te.Tensor:

@@ -9,7 +9,7 @@ from ...meaning.builder import Refused, expr_shape
 from ...meaning.deformable_convolution import deformable_convolution
 from ...meaning.grid_sampling import PADDINGS, grid_sampling
 from ...meaning.region_pooling import Bins, region_pooling
-from ...meaning.suppression import chosen_boxes, listed
+from ...meaning.suppression import chosen_boxes
 from ...meaning.windows import Window
 from .._call import Call
 from .._registry import converter
@@ -64,8 +64,6 @@ def nms(c: Call) -> relax.Expr:
         overlap = np.nextafter(overlap, np.float32(-np.inf))
     most = relax.const(np.full(1, overlap, np.float32), "float32")
     limit = relax.const(np.full(1, np.iinfo(np.int64).max), "int64")
-    chosen = chosen_boxes(c, c.reshape(boxes, [1, n, 4]), c.reshape(scores, [1, 1, n]), limit, most, None)
     size = c.found_size(0)
-    c.block.match_cast(c.block.emit(relax.op.tensor_to_shape(chosen.total)), relax.ShapeType([size]))
-    places = c.emit(relax.op.strided_slice(listed(c, chosen, size), [1], [2], [3]))
-    return c.reshape(places, [size])
+    chosen = chosen_boxes(c, c.reshape(boxes, [1, n, 4]), c.reshape(scores, [1, 1, n]), limit, most, None, size)
+    return c.reshape(c.emit(relax.op.strided_slice(chosen, [1], [2], [3])), [size])
