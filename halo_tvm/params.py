@@ -15,7 +15,7 @@ import numpy as np
 
 from .errors import UsageError
 from .weight_groups import Grid, group_grid, group_pack
-from .winograd import KERNEL, TILE, of_kernel
+from .weight_windows import pack_convolution, pack_winograd, pack_winograd_integers, side_by_side
 
 
 @dataclass(frozen=True)
@@ -202,47 +202,6 @@ def pack_bf16(weight: np.ndarray, *, layout: str, kc: int, nr: int) -> np.ndarra
     return out
 
 
-def pack_convolution(weight: np.ndarray, *, groups: int, joined: int, nr: int) -> np.ndarray:
-    """[m, c / groups, *kernel] -> float32 [groups / joined, panels, prod(kernel) * joined * c / groups, nr].
-
-    `joined` groups, which it divides, become one with zeros between them; columns behind the last are zero.
-    """
-    m, inner = weight.shape[:2]
-    outer, taps, wide = m // groups, int(np.prod(weight.shape[2:])), groups // joined
-    panels = -(-outer * joined // nr)
-    whole = np.zeros((wide, taps, joined, inner, panels * nr), np.float32)
-    parts = weight.reshape(wide, joined, outer, inner, taps)
-    for j in range(joined):
-        whole[:, :, j, :, j * outer : (j + 1) * outer] = parts[:, j].transpose(0, 3, 2, 1)
-    return whole.reshape(wide, taps * joined * inner, panels, nr).transpose(0, 2, 1, 3)
-
-
-def pack_winograd(weight: np.ndarray, *, axes: int, nr: int) -> np.ndarray:
-    """[m, c, *front, 3, 3] -> float32 [panels, 36, prod(front) * c, nr]: factors of each kernel, made in float64.
-
-    Along the last two axes, or with `axes` = 1 along the last one, by 6 factors.
-    """
-    m, c = weight.shape[:2]
-    taps = weight.reshape(m, c, -1, *[KERNEL] * axes).astype(np.float64)
-    factors = [taps]
-    for _ in range(axes):
-        factors = [made for part in factors for made in of_kernel([part[:, :, :, k] for k in range(KERNEL)])]
-    panels, depth = -(-m // nr), taps.shape[2] * c
-    whole = np.zeros((TILE**axes, depth, panels * nr), np.float32)
-    for at, factor in enumerate(factors):
-        whole[at, :, :m] = factor.transpose(2, 1, 0).reshape(depth, m)
-    return np.ascontiguousarray(whole.reshape(TILE**axes, depth, panels, nr).transpose(2, 0, 1, 3))
-
-
-def side_by_side(weight: np.ndarray, *, count: int, step: int) -> np.ndarray:
-    """[m, c, *kernel] -> [count * m, c, *kernel but the last axis longer]: windows that begin `step` elements apart."""
-    m, width = weight.shape[0], weight.shape[-1]
-    made = np.zeros((count, *weight.shape[:-1], width + (count - 1) * step), weight.dtype)
-    for at in range(count):
-        made[at, ..., at * step : at * step + width] = weight
-    return made.reshape(count * m, *made.shape[2:])
-
-
 # Half arithmetic sums at most 128 products of a magnitude up to one with weights before it promotes the sum.
 LARGEST_FP16 = 65504.0 / 128
 
@@ -388,6 +347,7 @@ RECIPE_OPS: dict[str, Callable[..., np.ndarray]] = {
     "pack_nk": pack_nk,
     "pack_convolution": pack_convolution,
     "pack_winograd": pack_winograd,
+    "pack_winograd_integers": pack_winograd_integers,
     "side_by_side": side_by_side,
     "w8_scale": w8_scale,
     "w8_pack": w8_pack,

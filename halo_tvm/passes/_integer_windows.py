@@ -2,7 +2,8 @@
 
 Before -> after
     halo.convolution_integer(x, zero, w [m, c, *kernel])
-        ->   halo.convolution_integer(x', zero, w', sums), layout "packed"
+        ->   halo.convolution_integer_winograd(x', zero, w', sums), where that is faster (`_winograd`)
+        or   halo.convolution_integer(x', zero, w', sums), layout "packed"
     for a kernel of one place with stride 1 and no padding, and on targets without the rule `convolution`
         ->   r = x's windows, channels last, c padded to groups of four, [n, *windows, *kernel, c']
              halo.linear_integer(r as [n, *windows, prod(kernel) * c'], zero, w' [prod(kernel) * c', m])
@@ -19,10 +20,14 @@ from tvm import ir, relax, te
 
 from ..params import ParamRecipe
 from ..relay_ops.convolution_integer import ConvolutionInteger
+from ..relay_ops.convolution_integer_winograd import MOST_PRODUCTS, PAIR, ConvolutionIntegerWinograd
 from ..relay_ops.linear_integer import LinearInteger
 from ..relay_ops.linear_w8a8 import GROUP
 from ..relay_ops.parts.windows import padded, reach, window_sizes
 from ..targets import Target
+from ..tir_schedules.products.packing import pack_shape
+from ..winograd import INTEGERS
+from ._winograd import axes_in_tiles
 from .pack_integers import packed_integers
 from .weights import WeightEditor
 
@@ -47,7 +52,7 @@ def integer_convolution(
     outer, channels, *kernel = (int(d) for d in call.args[2].ty.shape.values)
     rank, wide = len(kernel) + 2, -(-channels // GROUP) * GROUP
     plain = set(kernel) == set(attrs["strides"]) == {1} and not any(attrs["pads"])
-    weight = _matrix(editor, name, [*range(2, rank), 1, 0], kernel, (channels, wide), outer)
+    weight = _matrix(editor, name, kernel, (channels, wide), outer)
     if target is not None and not plain:
         packed, sums, how = packed_integers(editor, f"{name}|matrix", call.args[1], target)
         return ConvolutionInteger.call(
@@ -63,11 +68,40 @@ def integer_convolution(
     return LinearInteger.call(rows, call.args[1], weight, layout="kn", n=outer)
 
 
-def _matrix(
-    editor: WeightEditor, name: str, order: list[int], kernel: list[int], channels: tuple[int, int], outer: int
-) -> relax.Var:
+def integers_in_tiles(
+    editor: WeightEditor,
+    x: relax.Expr,
+    call: relax.Call,
+    attrs: Mapping[str, Sequence[int]],
+    shape: Sequence[ir.Expr],
+    typical: Mapping[str, int],
+    target: Target,
+) -> relax.Expr | None:
+    """`call` of channels-last `x` by minimal filtering, whose result is [n, *windows] of `shape`, then channels.
+
+    None where the weight is no parameter, another way is faster, or an instruction multiplies four bytes and adds up.
+    """
+    name, sizes = editor.name(call.args[2]), [int(d) for d in call.args[2].ty.shape.values]
+    m, c, *kernel = sizes
+    if name is None or target.isa.byte_dot != "vpmaddwd" or c % PAIR or prod(sizes[1:]) > MOST_PRODUCTS:
+        return None
+    batch, *windows = shape
+    axes = axes_in_tiles(INTEGERS, sizes, attrs, batch, windows, typical, target)
+    if not axes:
+        return None
+    depth, how = prod(kernel[:-axes]) * c, {key: attrs[key] for key in ("strides", "dilations", "pads")}
+    _, nr = pack_shape(depth, m, target)
+    packed_shape = (-(-m // nr), INTEGERS.tile**axes, depth // PAIR, nr, PAIR)
+    label = f"{name}|tiles/{axes}/n{nr}"
+    packed = editor.derive(label, "pack_winograd_integers", [name], packed_shape, "int16", axes=axes, nr=nr)
+    _matrix(editor, name, kernel, (c, c), m)
+    sums = editor.derive(f"{name}|i8/sums", "sums_int8", [f"{name}|matrix"], (m,), "int32")
+    return ConvolutionIntegerWinograd.call(x, call.args[1], packed, sums, **how, kernel=kernel, m=m)
+
+
+def _matrix(editor: WeightEditor, name: str, kernel: list[int], channels: tuple[int, int], outer: int) -> relax.Var:
     """The weight [m, c, *kernel] as [prod(kernel) * c', m]."""
-    narrow, wide = channels
+    (narrow, wide), order = channels, [*range(2, 2 + len(kernel)), 1, 0]
     moved = f"{name}|channels_last"
     editor.derive(moved, "permute_dims", [name], [*kernel, narrow, outer], axes=order)
     if wide != narrow:

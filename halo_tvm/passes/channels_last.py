@@ -43,10 +43,10 @@ from ..relay_ops.pooling import Pooling
 from ..relay_ops.quantisation_grid import QuantisationGrid
 from ..targets import FULL
 from ..tir_schedules.products.packing import pack_shape
-from ..winograd import TILE
+from ..winograd import FLOATS
 from ._by_channel import by_channel, moved_axis, to_last
 from ._channel_groups import Grouped, groups_of
-from ._integer_windows import integer_convolution
+from ._integer_windows import integer_convolution, integers_in_tiles
 from ._matrix_of_windows import windows_of
 from ._moves import Moved, transposed
 from ._neighbours import Neighbours, at_once, together
@@ -97,7 +97,7 @@ class _Mover(BlockMutator):
         self._typical = context.typical
         self._sums = "search" in context.target.spec.rules  # along any axes
         self._packs = "convolution" in context.target.spec.rules and context.precision == FULL
-        self._tiles = winograd and self._packs and "convolution_winograd" in context.target.spec.rules
+        self._tiles = winograd and "convolution_winograd" in context.target.spec.rules
         self.made: dict[relax.Expr, relax.Expr] = {}  # value -> the same with its channels last
         self._moved: dict[relax.Expr, Moved] = {}  # reshaped and transposed values of `made`
         self._grouped: dict[relax.Expr, Grouped] = {}  # values of `made` whose groups of channels are rows
@@ -219,8 +219,14 @@ class _Mover(BlockMutator):
         if operator is ConvolutionInteger:
             self._count("in bytes")
             last, attrs = self._last(call.args[0]), attrs_of(call)
-            target = self._target if "convolution" in self._target.spec.rules else None
-            return integer_convolution(self.builder_, self._editor, last, call, attrs, ty.shape.values[2:], target)
+            target, batch, *windows = self._target, ty.shape.values[0], *ty.shape.values[2:]
+            if self._tiles:
+                tiled = integers_in_tiles(self._editor, last, call, attrs, (batch, *windows), self._typical, target)
+                if tiled is not None:
+                    self._count("in bytes, in tiles")
+                    return tiled
+            through = target if "convolution" in target.spec.rules else None
+            return integer_convolution(self.builder_, self._editor, last, call, attrs, windows, through)
         if operator is Pooling and attrs_of(call)["layout"] == "first":
             return Pooling.call(self._last(call.args[0]), **{**attrs_of(call), "layout": "last"})
         held = self._behind_neighbours(call, name, ty)
@@ -261,8 +267,9 @@ class _Mover(BlockMutator):
             return Convolution.call(last, arranged, **{**attrs, "layout": "last"})
         if self._packs and not (plain and is_row_product):
             batch, _, *places = ty.shape.values
-            of_floats = ty.dtype == "float32" and self._tiles
-            axes = axes_in_tiles(shape, attrs, batch, places, self._typical, self._target) if of_floats else 0
+            axes = 0
+            if self._tiles and ty.dtype == "float32":
+                axes = axes_in_tiles(FLOATS, shape, attrs, batch, places, self._typical, self._target)
             if axes:
                 self._count("in tiles")
                 return self._tiled(last, weight, attrs, axes)
@@ -315,7 +322,7 @@ class _Mover(BlockMutator):
         m, c, *kernel = (int(d) for d in weight.ty.shape.values)
         depth = int(np.prod(kernel[:-axes], dtype=int)) * c
         _, nr = pack_shape(depth, m, self._target)
-        shape = [-(-m // nr), TILE**axes, depth, nr]
+        shape = [-(-m // nr), FLOATS.tile**axes, depth, nr]
         packed = self._derived(weight, f"tiles/{axes}/n{nr}", "pack_winograd", shape, "float32", axes=axes, nr=nr)
         kept = {name: attrs[name] for name in ("strides", "dilations", "pads")}
         return ConvolutionWinograd.call(x, packed, **kept, kernel=kernel, n=m)

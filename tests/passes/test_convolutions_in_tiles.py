@@ -14,6 +14,7 @@ from halo_tvm.in_process import Program, compile_in_process
 from halo_tvm.passes._winograd import axes_in_tiles
 from halo_tvm.passes.channels_last import ChannelsLast
 from halo_tvm.targets import resolve
+from halo_tvm.winograd import FLOATS, INTEGERS
 
 TARGET = resolve("cpu", cores=2)
 
@@ -92,7 +93,24 @@ def test_open_sizes() -> None:
 def test_where_it_pays(weight: tuple[int, ...], side: int, changed: dict[str, object], expected: int) -> None:
     attrs = {"strides": (1, 1), "dilations": (1, 1), "groups": 1, **changed}
     places = [tirx.IntImm("int64", side)] * (len(weight) - 2)
-    assert axes_in_tiles(weight, attrs, tirx.IntImm("int64", 1), places, {}, TARGET) == expected
+    assert axes_in_tiles(FLOATS, weight, attrs, tirx.IntImm("int64", 1), places, {}, TARGET) == expected
+
+
+@pytest.mark.parametrize(
+    ("weight", "side", "changed", "expected"),
+    [
+        ((64, 64, 3, 3), 56, {}, 2),
+        ((256, 256, 3, 3), 14, {}, 2),
+        ((512, 512, 3, 3), 7, {}, 0),  # factors take longer to read than is gained
+        ((64, 8, 3, 3), 56, {}, 0),  # a vector has 16 words
+        ((64, 64, 3, 3), 56, {"strides": (2, 2)}, 0),
+        ((64, 64, 3), 512, {"strides": (1,), "dilations": (1,)}, 1),
+    ],
+)
+def test_where_it_pays_in_bytes(weight: tuple[int, ...], side: int, changed: dict[str, object], expected: int) -> None:
+    attrs = {"strides": (1, 1), "dilations": (1, 1), **changed}
+    places, target = [tirx.IntImm("int64", side)] * (len(weight) - 2), resolve("x86-64-v3", cores=2)
+    assert axes_in_tiles(INTEGERS, weight, attrs, tirx.IntImm("int64", 1), places, {}, target) == expected
 
 
 def test_an_option_that_is_neither_true_nor_false() -> None:

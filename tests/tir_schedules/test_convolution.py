@@ -13,11 +13,12 @@ from tile_registers import build_emulated
 from window_functions import Case, build_all, check, fused
 
 from halo_tvm.errors import Declined
-from halo_tvm.params import pack_convolution, pack_int8, sums_int8
+from halo_tvm.params import pack_int8, sums_int8
 from halo_tvm.relay_ops.convolution import Convolution
 from halo_tvm.relay_ops.convolution_integer import ConvolutionInteger
 from halo_tvm.targets import read_host, resolve
 from halo_tvm.tir_schedules import RULES
+from halo_tvm.weight_windows import pack_convolution
 
 RULE = RULES["convolution"]
 TARGET = resolve("cpu", cores=2)

@@ -23,10 +23,10 @@ from window_functions import fused as window
 
 from halo_tvm.code_generation import compiled
 from halo_tvm.errors import Declined
-from halo_tvm.params import pack_convolution
 from halo_tvm.relay_ops import OPERATORS
 from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules.rule import Numbers
+from halo_tvm.weight_windows import pack_convolution
 
 pytestmark = [pytest.mark.covering, pytest.mark.skipif(not here("avx2"), reason="this CPU lacks avx2")]
 _DECISIONS, _TRIES = {"flash_attention": 1, "decode_attention": 1}, 200  # so many of a rule, else four

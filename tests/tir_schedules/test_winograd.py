@@ -12,10 +12,11 @@ from covering import covering
 from window_functions import Case, build_all, check, fused
 
 from halo_tvm.errors import Declined
-from halo_tvm.params import pack_winograd
+from halo_tvm.relay_ops.convolution_integer_winograd import MOST_PRODUCTS, ConvolutionIntegerWinograd
 from halo_tvm.relay_ops.convolution_winograd import ConvolutionWinograd
 from halo_tvm.targets import read_host, resolve
 from halo_tvm.tir_schedules import RULES
+from halo_tvm.weight_windows import pack_winograd, pack_winograd_integers
 
 RULE = RULES["convolution_winograd"]
 TARGET = resolve("cpu", cores=2)
@@ -30,6 +31,18 @@ def conv(shape, m, pads=(1, 1, 1, 1), front=(), vectors=2, target=TARGET, **fiel
     attrs = {"strides": strides, "dilations": dilations, "pads": pads, "kernel": kernel, "n": m}
     packed = pack_winograd(weight, axes=axes, nr=vectors * target.lanes_f32)
     return Case(ConvolutionWinograd, shape, attrs, (packed,), **fields)
+
+
+def of_bytes(shape, m, pads=(1, 1, 1, 1), front=(), vectors=2, zero=7, target=TARGET, weight=None, **fields) -> Case:
+    """The same of bytes; `weight` of random ones unless it is given."""
+    axes = len(shape) - 2 - len(front)
+    kernel, strides, dilations = ((*(f[i] for f in front), *[last] * axes) for i, last in enumerate((3, 1, 1)))
+    if weight is None:
+        weight = np.random.default_rng(0).integers(-128, 128, (m, shape[-1], *kernel)).astype("int8")
+    attrs = {"strides": strides, "dilations": dilations, "pads": pads, "kernel": kernel, "m": m}
+    packed = pack_winograd_integers(weight, axes=axes, nr=vectors * target.lanes_f32)
+    weights = (np.array(zero, "uint8"), packed, weight.reshape(m, -1).sum(1, dtype="int32"))
+    return Case(ConvolutionIntegerWinograd, shape, attrs, weights, dtype="uint8", **fields)
 
 
 SIZES = tuple((n, h, w, 18) for n, (h, w) in product((1, 3), ((1, 1), (2, 5), (4, 4), (7, 3), (9, 10))))
@@ -62,6 +75,44 @@ def test_every_kind(isa: str):
         check(executable, f"f{i}", case)
 
 
+@pytest.mark.parametrize("isa", ["x86-64-v3", "x86:avx512"])
+@pytest.mark.sampled(1)
+def test_bytes_are_added_up_exactly(isa: str):
+    target = resolve(isa, cores=2)
+    if not target.isa.requires <= read_host().flags:
+        pytest.skip(f"this processor does not run {isa}")
+    sizes = tuple((n, h, w, 38) for n, h, w, _ in SIZES)
+    cases = [
+        of_bytes((1, 14, 15, 32), 40, target=target),
+        of_bytes(
+            (2, 9, 11, 38), 50, (2, 0, 1, 3), zero=255, symbolic=True, further=((0, 4, 4, 38), *sizes), target=target
+        ),
+        of_bytes((1, 6, 6, 32), 16, (0, 0, 0, 0), vectors=1, target=target),  # nothing outside
+        of_bytes((1, 5, 5, 32), 17, (0, 0, 0, 0), vectors=1, target=target),  # the last tiles reach beyond the image
+        of_bytes((1, 5, 4, 9, 32), 20, (1, 1, 1, 0, 1, 1), front=((3, 2, 1),), target=target),
+        of_bytes((2, 37, 34), 40, (1, 1), symbolic=True, further=((1, 1, 34), (3, 200, 34)), target=target),
+    ]
+    built = {f"f{i}": RULE.apply(f, target, RULE.default(f, target)) for i, f in enumerate(map(fused, cases))}
+    executable = build_all(built, target)
+    for i, case in enumerate(cases):
+        check(executable, f"f{i}", case)
+
+
+def test_the_largest_sums_of_bytes():
+    """Four times a result is just below 2**31: what is added up on the way overflows."""
+    channels = MOST_PRODUCTS // 9 // 2 * 2
+    weight = np.full((16, channels, 3, 3), -128, np.int8)
+    weight[1::2] = np.where(np.arange(9).reshape(3, 3) % 2, 127, -128)
+    target = resolve("x86-64-v3", cores=2)
+    case = of_bytes((1, 4, 4, channels), 16, zero=0, weight=weight, target=target)
+    func = fused(case)
+    executable = build_all({"main": RULE.apply(func, target, RULE.default(func, target))}, target)
+    out = tvm.runtime.tensor(np.zeros((1, 4, 4, 16), np.int32))
+    x = np.full(case.shape, 255, np.uint8)
+    executable["main"](*map(tvm.runtime.tensor, (x, *case.weights)), out)
+    np.testing.assert_array_equal(out.numpy(), ConvolutionIntegerWinograd.reference(x, *case.weights, **case.attrs))
+
+
 def test_every_decision_is_right():
     case = conv((1, 22, 27, 16), 40, epilogue="bias+residual")
     func = fused(case)
@@ -80,6 +131,16 @@ def test_sums_stay_in_registers():
     loop = max(loops, key=lambda each: each["vfmadd"] / each["all"])  # of the products: others transform
     steps = loop["vfmadd"] // (2 * decision.mr)
     assert loop["vfmadd"] == steps * 2 * decision.mr and loop["vector"] == 0
+    assert loop["broadcast"] <= steps * decision.mr and loop["load"] <= steps * 2
+
+
+def test_sums_of_words_stay_in_registers():
+    target = resolve("x86-64-v3", cores=2)
+    func = fused(of_bytes((1, 56, 56, 64), 64, target=target))
+    decision = RULE.default(func, target)
+    loop = k_loops(build_all({"main": RULE.apply(func, target, decision)}, target), "vpmaddwd")[0]
+    steps = loop["vpmaddwd"] // (2 * decision.mr)
+    assert loop["vpmaddwd"] == steps * 2 * decision.mr and loop["vector"] == 0
     assert loop["broadcast"] <= steps * decision.mr and loop["load"] <= steps * 2
 
 
@@ -120,3 +181,8 @@ def test_error_of_a_sum_of_thousands():
 def test_declines(case: Case, reason: str):
     with pytest.raises(Declined, match=reason):
         RULE.default(fused(case), TARGET)
+
+
+def test_declines_bytes_where_four_are_multiplied_at_once():
+    with pytest.raises(Declined, match="multiplies bytes as fast as words"):
+        RULE.default(fused(of_bytes((1, 8, 8, 64), 32)), resolve("x86:avx512-vnni", cores=2))

@@ -20,6 +20,7 @@ from halo_tvm.importers.onnx.unsigned import with_unsigned_weights
 from halo_tvm.in_process import Program, compile_in_process
 from halo_tvm.passes.graph_pass import bindings
 from halo_tvm.relay_ops.operator import op_name
+from halo_tvm.targets import read_host, resolve
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -48,13 +49,13 @@ def model_of(steps: Sequence[Step], feeds: Mapping[str, Sequence], held: Mapping
     return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
 
-def compare(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], atol: float = 1e-5) -> Program:
+def compare(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], atol: float = 1e-5, **how: str) -> Program:
     """The compiled model, whose outputs equal those of onnxruntime's unoptimised graph, multiplied exactly."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     exact = with_unsigned_weights(model.SerializeToString())
     session = ort.InferenceSession(exact, options, providers=["CPUExecutionProvider"])
-    program = compile_in_process(import_proto(model, name="test"))
+    program = compile_in_process(import_proto(model, name="test"), **how)
     found = program(**feeds)
     for output, wanted in zip(session.get_outputs(), session.run(None, dict(feeds))):
         got = np.asarray(found[output.name])
@@ -253,6 +254,29 @@ def test_convolutions_stay_in_bytes():
     assert program.reports.optimise.others["channels_last"]["convolutions"]["in bytes"] == 3
     found = list(rules(program).values())
     assert found.count("convolution") == 1 and found.count("gemm") == 2, rules(program)
+
+
+def test_convolutions_of_bytes_in_tiles():
+    """Kernels of 3 x 3 and of 3, open sizes, a zero point that surrounds the image: the sums are onnxruntime's."""
+    if not resolve("x86-64-v3").isa.requires <= read_host().flags:
+        pytest.skip("this processor does not run x86-64-v3")
+    held = {
+        "z": np.array(9, "uint8"),
+        "w": rng(1).integers(-128, 128, (24, 32, 3, 3)).astype("int8"),
+        "v": rng(2).integers(-128, 128, (64, 64, 3)).astype("int8"),
+    }
+    steps = [
+        ("ConvInteger", ["x", "w", "z"], ["i"], {"pads": [1, 0, 1, 2]}),
+        ("ConvInteger", ["t", "v", "z"], ["j"], {"pads": [1, 1]}),
+    ]
+    feeds = {"x": ("uint8", ["n", 32, "h", 21]), "t": ("uint8", [2, 64, 401])}
+    outputs = {"i": ("int32", ["n", 24, "h", 21]), "j": ("int32", [2, 64, 401])}
+    given = {"x": rng(3).integers(0, 256, (2, 32, 13, 21)), "t": rng(4).integers(0, 256, (2, 64, 401))}
+    model = model_of(steps, feeds, held, outputs)
+    given = {name: value.astype("uint8") for name, value in given.items()}
+    program = compare(model, given, atol=0, target="x86-64-v3")
+    assert program.reports.optimise.others["channels_last"]["convolutions"] == {"in bytes": 2, "in bytes, in tiles": 2}
+    assert list(rules(program).values()).count("convolution_winograd") == 2, rules(program)
 
 
 @pytest.mark.parametrize("zero", [128, 255])

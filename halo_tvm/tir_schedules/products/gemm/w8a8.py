@@ -105,12 +105,12 @@ class WidenedPairs(W8A8):
             for v in range(tile.vectors):
                 at = tirx.Ramp(v * lanes, 1, lanes)
                 weight = self._half(tile.of_weight(k, v * lanes, tirx.Ramp(0, 1, GROUP * lanes)), half, lanes)
-                T.buffer_store(acc, acc[at] + _madd(pair, weight, lanes), [at])
+                T.buffer_store(acc, acc[at] + multiply_words(pair, weight, lanes), [at])
 
     def add(self, total: ir.Expr, x: ir.Expr, weight: ir.Expr, lanes: int) -> ir.Expr:
         for odd, pair in enumerate(taken_apart(x, lanes)):
             half = tirx.reinterpret(f"int16x{2 * lanes}", pair)
-            total = total + _madd(half, self._half(weight, odd, lanes), lanes)
+            total = total + multiply_words(half, self._half(weight, odd, lanes), lanes)
         return total
 
     def _half(self, weight: ir.Expr, odd: int, lanes: int) -> ir.Expr:
@@ -125,7 +125,8 @@ def taken_apart(four: ir.Expr, width: int) -> tuple[ir.Expr, ir.Expr]:
     return four & mask, (four >> eight) & mask
 
 
-def _madd(x: ir.Expr, weight: ir.Expr, lanes: int) -> ir.Expr:
+def multiply_words(x: ir.Expr, weight: ir.Expr, lanes: int) -> ir.Expr:
+    """int16 products of x and of the weight, two neighbours added up in each lane of int32."""
     return tirx.call_llvm_pure_intrin(f"int32x{lanes}", _MADD[lanes], x, weight)
 
 

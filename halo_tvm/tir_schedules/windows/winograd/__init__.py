@@ -2,9 +2,10 @@
 
 Serves
     kernels that end in 3 x 3, or in 3, with strides and dilations of one there, any axes in front of these; symbolic
-    sizes; float32; any number of element-wise stages over the same axes
+    sizes; float32, bytes with sums of int32; any number of element-wise stages over the same axes
 Declines
-    fewer channels than a vector has lanes; other types; a symbolic number of channels; padding that depends on sizes
+    fewer channels than a vector has lanes; other types; a symbolic number of channels; padding that depends on sizes;
+    bytes where an instruction multiplies four of them and adds up, or nothing multiplies pairs of words
 References
     docs/kernels/convolution.md: measurements, and when the compiler chooses this way
 """
@@ -20,7 +21,6 @@ from tvm import tirx
 
 from ...blocks import written_out
 from ...code.lanes import constant
-from ...products.gemm.float32 import Float32
 from ...products.row_tiling import RowTiling
 from ...rule import Numbers, Rule
 from ._nest import build
@@ -59,11 +59,11 @@ class ConvolutionWinograd(Rule[Cut]):
         problem = match(func, target.isa)
         most = _most_rows(problem, target)
         # Factors of a block and their products leave half of L2 to the weights that stream through.
-        each = 4 * problem.factors * (problem.depth + problem.nr)
+        each = problem.factors * (4 // problem.arithmetic.group * problem.depth + 4 * problem.nr)
         block_rows = max(most, min(_MOST_ROWS, target.spec.l2_bytes // 2 // each))
         tiles = constant(problem.tiles)
         if tiles is None:
-            return Cut(most, 4, block_rows)
+            return Cut(most, problem.arithmetic.unroll, block_rows)
         # Every core should have a block and a panel, unless blocks became too low to be worth the weights they read.
         wanted = -(-target.cores // problem.panels)
         block_rows = min(block_rows, max(_LEAST_ROWS, tiles // wanted))
@@ -72,7 +72,7 @@ class ConvolutionWinograd(Rule[Cut]):
             heights = _rows(mr, block_rows, target).heights(tiles)
             return sum(-(-height // mr) for height in heights) * (mr + 0.5)
 
-        return Cut(min(range(most, 0, -1), key=cost), 4, block_rows)
+        return Cut(min(range(most, 0, -1), key=cost), problem.arithmetic.unroll, block_rows)
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Cut]:
         problem, first = match(func, target.isa), self.default(func, target)
@@ -91,7 +91,7 @@ class ConvolutionWinograd(Rule[Cut]):
 def _most_rows(problem: Problem, target: Target) -> int:
     """The tallest tile whose sums, a step's weights and one broadcast value are in registers."""
     vectors = problem.nr // target.lanes_f32
-    fits = (mr for mr in range(12, 1, -1) if Float32().registers(mr, vectors) <= target.isa.vector_registers)
+    fits = (mr for mr in range(12, 1, -1) if problem.arithmetic.registers(mr, vectors) <= target.isa.vector_registers)
     return next(fits, 1)
 
 

@@ -2,11 +2,12 @@
 
     parallel for task = (block of tiles, share of the panels):
         for tiles of the block:
-            for channels, vector by vector: 6 x 6 elements of x, zeros where they lie outside -> 36 factors
+            for channels, vector by vector: 6 x 6 elements of x, or what surrounds it -> 36 factors
         for panels of the share:
             for each of the 36: factors of the block [tiles, depth] times weight [depth, nr], sums in registers
             for tiles of the block: 36 products -> 4 x 4 results; for those inside: all stages, vector by vector
-Along one axis there are 6 in the place of 36, and 4 results.
+Along one axis there are 6 in the place of 36, and 4 results. Bytes are added up to words in tiles of 4 x 4, which give
+2 x 2 results; two channels of them are multiplied at once.
 Tiles are numbered over the batch and all places, so that small images fill blocks too. Panels are shared only where
 there are fewer blocks than cores; every share then transforms its block's input for itself, which takes little time.
 """
@@ -21,13 +22,12 @@ from tvm import ir, s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from ....winograd import RESULTS, TILE, of_input, of_products
+from ....winograd import FLOATS
 from ...code.lanes import ceil_div, constant, index, kept, simplify, unravel
 from ...products.gemm.arithmetic import Tile
-from ...products.gemm.float32 import Float32
 from ...products.row_tiling import RowTiling
 from .._store import Panels, store_place
-from .._zeros import address_or_zeros, zeros_text
+from .._zeros import EITHER_TEXT, address_or_zeros, either_address, zeros_text
 from ._problem import Problem
 
 _APART = 16  # numbers between the factors of a block: a distance of whole pages would leave them one set of the cache
@@ -41,7 +41,8 @@ def build(problem: Problem, rows: RowTiling, unroll: int, lanes: int) -> s_tir.S
         if constant(problem.tiles) == 0:
             T.evaluate(0)
         else:
-            with T.attr(0, "pragma_import_llvm", zeros_text(problem.windows.channels)):
+            text = zeros_text(problem.windows.channels) if problem.filtering is FLOATS else EITHER_TEXT
+            with T.attr(0, "pragma_import_llvm", text):
                 _Nest(problem, rows, unroll, lanes).emit()
     return builder.get()
 
@@ -51,7 +52,8 @@ class _FactorTile(Tile):
     """A tile of the products of factor `chunk`: rows are tiles of the image from `start` on."""
 
     def of_x(self, row: int, at: ir.Expr, width: int = 1) -> ir.Expr:
-        return self.x[self.chunk, (self.start + row) * self.kc + at]
+        column = (self.start + row) * self.kc + at
+        return self.x[self.chunk, column if width == 1 else tirx.Ramp(column, index(1), width)]
 
     def of_weight(self, k: ir.Expr, *at: ir.Expr) -> ir.Expr:
         return self.weight[(self.panel, self.chunk, k, *at)]
@@ -60,7 +62,12 @@ class _FactorTile(Tile):
 class _Nest:
     def __init__(self, problem: Problem, rows: RowTiling, unroll: int, lanes: int) -> None:
         self.p, self.w, self.rows, self.lanes = problem, problem.windows, rows, lanes
-        self.unroll = max(steps for steps in range(1, unroll + 1) if problem.depth % steps == 0)
+        self.dtype, _, self.total = problem.arithmetic.dtypes  # of factors, and of their products
+        self.wide = lanes * problem.arithmetic.group  # factors in a vector
+        self.steps = problem.depth // problem.arithmetic.group
+        self.unroll = max(number for number in range(1, unroll + 1) if self.steps % number == 0)
+        self.tile, self.of_tile = problem.filtering.tile, problem.filtering.results
+        self.around: ir.Var | None = None  # channels outside of x where they are not floats, which are 0 there
         self.tiles = problem.tiles if constant(problem.tiles) is None else constant(problem.tiles)
         self.tall = 2 * rows.block_rows + rows.mr
         if isinstance(self.tiles, int):
@@ -70,16 +77,21 @@ class _Nest:
         p, rows = self.p, self.rows
         blocks = rows.blocks(self.tiles)
         shares = self._shares(blocks)
+        if p.filtering is not FLOATS:
+            self.around = T.alloc_buffer((self.w.channels,), self.w.x.dtype, align=64)
+            outside = tirx.const(0, self.w.x.dtype) if self.w.outside is None else self.w.outside
+            with T.serial(index(self.w.channels)) as c:
+                T.buffer_store(self.around, outside, [c])
         with T.parallel(simplify(index(0) + blocks * shares)) as task:
             share, block = kept(simplify(task % shares)), task // shares
             top, height = (kept(simplify(index(0) + v)) for v in rows.rows_of(self.tiles, block, blocks))
-            factors = T.alloc_buffer((p.factors, self.tall * p.depth + _APART), "float32", align=64)
-            products = T.alloc_buffer((p.factors, self.tall, p.nr), "float32", align=64)
-            results = T.alloc_buffer((p.results, p.nr), "float32", align=64)
+            factors = T.alloc_buffer((p.factors, self.tall * p.depth + _APART), self.dtype, align=64)
+            products = T.alloc_buffer((p.factors, self.tall, p.nr), self.total, align=64)
+            results = T.alloc_buffer((p.results, p.nr), self.total, align=64)
             with T.serial(height) as t:
                 self._transform(factors, top, t)
             with T.serial(p.factors) as f, T.serial(tirx.max(rows.mr - height, 0) * p.depth) as rest:
-                T.buffer_store(factors, tirx.const(0.0, "float32"), [f, height * p.depth + rest])
+                T.buffer_store(factors, tirx.const(0, self.dtype), [f, height * p.depth + rest])
             begin, end = (kept(simplify((share + more) * p.panels // shares)) for more in (0, 1))
             with T.serial(end - begin) as each:
                 panel = kept(begin + each)
@@ -100,36 +112,37 @@ class _Nest:
         """Batch and places in front, and the first result along each other axis, of tile `t` of the block."""
         at = unravel(simplify(top + t), self.p.grid)
         outer, first = at[: 1 + self.p.front], at[1 + self.p.front :]
-        return [kept(o) for o in outer], [kept(f * RESULTS) for f in first]
+        return [kept(o) for o in outer], [kept(f * self.of_tile) for f in first]
 
     def _transform(self, factors: ir.Var, top: ir.Expr, t: ir.Expr) -> None:
         """The factors of one tile, of all elements of the kernel's axes in front."""
-        p, w = self.p, self.w
-        rows = TILE if p.axes == 2 else 1
+        p, w, of_input = self.p, self.w, self.p.filtering.of_input
+        rows = self.tile if p.axes == 2 else 1
         (batch, *outer), first = self._place(top, t)
         with T.serial(p.taps) as tap:
             ks = unravel(tap, [index(k) for k in w.kernel[: p.front]])
             steps = zip(outer, ks, w.strides, w.dilations, w.before)
             front = [kept(simplify(o * stride + k * dilation - before)) for o, k, stride, dilation, before in steps]
             elements = [
-                [self._element([batch, *front], first, (i, j)[-p.axes :]) for j in range(TILE)] for i in range(rows)
+                [self._element([batch, *front], first, (i, j)[-p.axes :]) for j in range(self.tile)]
+                for i in range(rows)
             ]
-            with T.serial(ceil_div(index(w.channels), self.lanes)) as v:
-                c = kept(tirx.min(v * self.lanes, w.channels - self.lanes))
-                half = [[self._vector() for _ in range(TILE)] for _ in range(rows)]
-                for j in range(TILE):
-                    with T.vectorized(index(self.lanes)) as lane:
-                        column = [elements[i][j][c + lane] for i in range(rows)]
+            with T.serial(ceil_div(index(w.channels), self.wide)) as v:
+                c = kept(tirx.min(v * self.wide, w.channels - self.wide))
+                half = [[T.alloc_buffer((self.wide,), self.dtype) for _ in range(self.tile)] for _ in range(rows)]
+                for j in range(self.tile):
+                    with T.vectorized(index(self.wide)) as lane:
+                        column = [elements[i][j][c + lane].astype(self.dtype) for i in range(rows)]
                         for i, value in enumerate(of_input(column) if rows > 1 else column):
                             T.buffer_store(half[i][j], value, [lane])
                 for i in range(rows):
-                    with T.vectorized(index(self.lanes)) as lane:
-                        for j, value in enumerate(of_input([half[i][j][lane] for j in range(TILE)])):
+                    with T.vectorized(index(self.wide)) as lane:
+                        for j, value in enumerate(of_input([half[i][j][lane] for j in range(self.tile)])):
                             at = t * p.depth + tap * w.channels + c + lane
-                            T.buffer_store(factors, value, [i * TILE + j, at])
+                            T.buffer_store(factors, value, [i * self.tile + j, at])
 
     def _element(self, outer: Sequence[ir.Expr], first: Sequence[ir.Expr], at: Sequence[int]) -> ir.Var:
-        """The channels of one element of the tile, or zeros: `at` it, of the tile whose first result is `first`."""
+        """The channels of one element of the tile, or what is outside: `at` it, of the tile that begins at `first`."""
         w, front = self.w, self.p.front
         batch, *place = outer
         place += [start + more - before for start, more, before in zip(first, at, w.before[front:])]
@@ -139,48 +152,50 @@ class _Nest:
             if axis >= front or not w.is_inside(axis)
             for test in (here >= 0, here < w.sizes[axis])
         ]
-        pointer_type = ir.PointerType(ir.PrimType("float32"))
-        address = tirx.address_of(w.x[(batch, *place, 0)])
-        address = address_or_zeros(w.channels, tirx.all(*tests), address, pointer_type)
+        dtype, inside = str(w.x.dtype), tirx.all(*tests)
+        pointer_type, address = ir.PointerType(ir.PrimType(dtype)), tirx.address_of(w.x[(batch, *place, 0)])
+        if self.around is None:
+            address = address_or_zeros(w.channels, inside, address, pointer_type)
+        else:
+            address = either_address(inside, address, tirx.address_of(self.around[0]), pointer_type)
         pointer = T.Bind(address, var=tirx.Var("element", pointer_type))
-        return T.decl_buffer((w.channels,), "float32", data=pointer)
-
-    def _vector(self) -> ir.Var:
-        return T.alloc_buffer((self.lanes,), "float32")
+        return T.decl_buffer((w.channels,), dtype, data=pointer)
 
     def _multiply(self, factors: ir.Var, products: ir.Var, f: ir.Expr, first: ir.Expr, panel: ir.Expr) -> None:
         """products[f, first : first + mr] = the factors of these tiles times the panel."""
         p, mr, vectors = self.p, self.rows.mr, self.p.nr // self.lanes
-        sums = [T.alloc_buffer((p.nr,), "float32") for _ in range(mr)]
+        sums = [T.alloc_buffer((p.nr,), self.total) for _ in range(mr)]
         tile = _FactorTile(factors, p.weight, [[each] for each in sums], first, f, panel, p.depth, p.nr, self.lanes)
         for each in sums:
             with T.unroll(index(vectors)) as v, T.vectorized(index(self.lanes)) as lane:
-                T.buffer_store(each, tirx.const(0.0, "float32"), [v * self.lanes + lane])
-        with T.serial(index(p.depth // self.unroll)) as ko, T.unroll(index(self.unroll)) as ki:
-            Float32().step(tile, ko * self.unroll + ki)
+                T.buffer_store(each, tirx.const(0, self.total), [v * self.lanes + lane])
+        with T.serial(index(self.steps // self.unroll)) as ko, T.unroll(index(self.unroll)) as ki:
+            p.arithmetic.step(tile, ko * self.unroll + ki)
         for r, each in enumerate(sums):
             with T.unroll(index(vectors)) as v, T.vectorized(index(self.lanes)) as lane:
                 T.buffer_store(products, each[v * self.lanes + lane], [f, first + r, v * self.lanes + lane])
 
     def _results(self, products: ir.Var, results: ir.Var, top: ir.Expr, t: ir.Expr, panel: ir.Expr) -> None:
         """The results of one tile and one panel, and all stages of those that are inside."""
-        p, w = self.p, self.w
-        rows, tall = (TILE, RESULTS) if p.axes == 2 else (1, 1)
+        p, w, of_products = self.p, self.w, self.p.filtering.of_products
+        rows, tall = (self.tile, self.of_tile) if p.axes == 2 else (1, 1)
+        bits = p.filtering.bits * p.axes
         with T.serial(index(p.nr // self.lanes)) as v:
-            half = [[self._vector() for _ in range(TILE)] for _ in range(tall)]
-            for j in range(TILE):
+            half = [[T.alloc_buffer((self.lanes,), self.total) for _ in range(self.tile)] for _ in range(tall)]
+            for j in range(self.tile):
                 with T.vectorized(index(self.lanes)) as lane:
-                    column = [products[i * TILE + j, t, v * self.lanes + lane] for i in range(rows)]
+                    column = [products[i * self.tile + j, t, v * self.lanes + lane] for i in range(rows)]
                     for i, value in enumerate(of_products(column) if rows > 1 else column):
                         T.buffer_store(half[i][j], value, [lane])
             for i in range(tall):
                 with T.vectorized(index(self.lanes)) as lane:
-                    for j, value in enumerate(of_products([half[i][j][lane] for j in range(TILE)])):
-                        T.buffer_store(results, value, [i * RESULTS + j, v * self.lanes + lane])
+                    for j, value in enumerate(of_products([half[i][j][lane] for j in range(self.tile)])):
+                        value = value >> tirx.const(bits, self.total) if bits else value
+                        T.buffer_store(results, value, [i * self.of_tile + j, v * self.lanes + lane])
         outer, first = self._place(top, t)
-        inside = [tirx.min(index(RESULTS), size - at) for size, at in zip(w.places[p.front :], first)]
+        inside = [tirx.min(index(self.of_tile), size - at) for size, at in zip(w.places[p.front :], first)]
         with ExitStack() as loops:
             at = [loops.enter_context(T.serial(count)) for count in inside]
-            row = at[0] if p.axes == 1 else at[0] * RESULTS + at[1]
+            row = at[0] if p.axes == 1 else at[0] * self.of_tile + at[1]
             place = [*outer, *(kept(start + more) for start, more in zip(first, at))]
             store_place(w, results, row, place, panel, Panels(p.outer, p.panels, p.nr), self.lanes)

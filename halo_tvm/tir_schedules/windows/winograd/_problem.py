@@ -11,24 +11,36 @@ from typing import TYPE_CHECKING
 from tvm import ir, tirx
 
 from ....errors import Declined
-from ....winograd import RESULTS, TILE
+from ....winograd import FLOATS, INTEGERS, Filtering
 from ...blocks import Block, blocks, is_scheduled, loads
 from ...code.lanes import ceil_div, constant, product
+from ...products.gemm.arithmetic import Arithmetic
+from ...products.gemm.float32 import Float32
+from ...products.gemm.word_pairs import WordPairs
 from ...stages import Stage, read_stage, written_by
 from .._match import WINDOW, Windows, behind_padding
 
 if TYPE_CHECKING:
     from ....targets import Isa
 
-_OP = "convolution_winograd"
+# By operator: its tiles, and how factors, of which a step takes a group, are multiplied.
+_KINDS: dict[str, tuple[Filtering, Arithmetic]] = {
+    "convolution_winograd": (FLOATS, Float32()),
+    "convolution_integer_winograd": (INTEGERS, WordPairs()),
+}
 _INPUT, _PRODUCT = "winograd_input0", "winograd_product"  # halo.part of the blocks that read x and the weight
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Windows of x times weight [panels, factors, taps * c, nr]; `taps` are elements of the kernel's axes in front."""
+    """Windows of x times weight [panels, factors, taps * c, nr]; `taps` are elements of the kernel's axes in front.
+
+    Integers: times weight [panels, factors, taps * c / 2, nr, 2].
+    """
 
     windows: Windows
+    filtering: Filtering
+    arithmetic: Arithmetic
     weight: ir.Var
     axes: int  # that are transformed, the last ones: two or one
     panels: int
@@ -43,12 +55,12 @@ class Problem:
     @property
     def factors(self) -> int:
         """Of a tile, and products that it takes."""
-        return int(TILE**self.axes)
+        return int(self.filtering.tile**self.axes)
 
     @property
     def results(self) -> int:
         """Of a tile."""
-        return int(RESULTS**self.axes)
+        return int(self.filtering.results**self.axes)
 
     @property
     def taps(self) -> int:
@@ -66,7 +78,7 @@ class Problem:
         return (
             self.windows.batch,
             *places[: self.front],
-            *(ceil_div(size, RESULTS) for size in places[self.front :]),
+            *(ceil_div(size, self.filtering.results) for size in places[self.front :]),
         )
 
     @property
@@ -80,9 +92,9 @@ def match(func: tirx.PrimFunc, isa: Isa) -> Problem:
     if is_scheduled(func):
         raise Declined("the function is scheduled already")
     found = blocks(func)
-    at = next((i for i, block in enumerate(found) if block.op == _OP), None)
+    at = next((i for i, block in enumerate(found) if block.op in _KINDS), None)
     if at is None:
-        raise Declined(f"no block is annotated halo.op = {_OP}")
+        raise Declined(f"no block is annotated halo.op = {' or '.join(_KINDS)}")
     main, earlier, behind = found[at], found[:at], found[at + 1 :]
     parts = [str(block.node.annotations.get("halo.part", "")) for block in earlier]
     if WINDOW not in main.node.annotations or not {_INPUT, _PRODUCT} <= set(parts):
@@ -95,23 +107,29 @@ def match(func: tirx.PrimFunc, isa: Isa) -> Problem:
     read = [load.source for load in _read(earlier[parts.index(_PRODUCT)])]
     weight = next(buffer for buffer in read if not any(buffer.same_as(b) for b in made))
     acc = _stored(main)
+    filtering, arithmetic = _KINDS[str(main.op)]
     types = [str(buffer.dtype) for buffer in (x, weight, acc)]
-    if types != ["float32"] * 3:
-        raise Declined(f"x, weight and sums are {', '.join(types)}: only float32 is served")
+    served = ["float32"] * 3 if filtering is FLOATS else ["uint8", "int16", "int32"]
+    if types != served:
+        raise Declined(f"x, weight and sums are {', '.join(types)}: only {', '.join(served)} are served")
+    if filtering is INTEGERS and isa.byte_dot != "vpmaddwd":
+        raise Declined(f"{isa.name} multiplies bytes as fast as words, or words one by one")
     channels, outer, lanes = constant(x.shape[-1]), constant(main.extents[-1]), isa.vector_bits // 32
-    if channels is None or outer is None or min(channels, outer) < lanes:
-        raise Declined(f"{channels} to {outer} channels: at least {lanes} on both sides are served")
-    panels, factors, _, nr = (int(size) for size in weight.shape)
+    if channels is None or outer is None or channels < lanes * arithmetic.group or outer < lanes:
+        least = f"{lanes * arithmetic.group} to {lanes}"
+        raise Declined(f"{channels} to {outer} channels: at least {least} are served")
+    panels, factors, _, nr, *_ = (int(size) for size in weight.shape)
     if nr % lanes:
         raise Declined(f"panels of {nr} columns are no multiple of {lanes} lanes")
     stages: list[Stage] = []
     for block in behind:
-        axes = ", ".join(["axis"] * len(main.extents))
-        stages.append(read_stage(block, [acc, *(s.out for s in stages)], axes))
+        called = ", ".join(["axis"] * len(main.extents))
+        stages.append(read_stage(block, [acc, *(s.out for s in stages)], called))
     outputs = written_by(stages, acc, func)
     fields = {name: tuple(window[name]) for name in ("kernel", "strides", "dilations", "pads")}
     windows = Windows(main, x, source, acc, tuple(stages), outputs, **fields, outside=outside)
-    return Problem(windows, weight, 2 if factors == TILE**2 else 1, panels, nr, outer)
+    axes = 2 if factors == filtering.tile**2 else 1
+    return Problem(windows, filtering, arithmetic, weight, axes, panels, nr, outer)
 
 
 def _stored(block: Block) -> ir.Var:
