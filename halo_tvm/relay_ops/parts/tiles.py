@@ -1,7 +1,7 @@
 """Convolutions by minimal filtering, tile by tile (`halo_tvm.winograd`): what floats and integers share.
 
-The blocks say by `halo.part` what they make: factors of the input, axis by axis (INPUT and its number), sums of products
-(PRODUCT), results along the first of two axes.
+The blocks say by `halo.part` what they make: factors of the input, axis by axis (INPUT and its number), sums of
+products (PRODUCT), results along the first of two axes.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def type_in_tiles(
     depth, found = math.prod(kernel[:-axes]) * int(x.shape.values[-1]), steps * math.prod(together)
     if [factors, found] != [filtering.tile**axes, depth] or list(kernel[-axes:]) != [KERNEL] * axes:
         raise ValueError(
-            f"halo.{operator}: expected a weight of {filtering.tile**axes} factors of {depth} numbers, of a kernel whose "
-            f"last axes ({axes}) have {KERNEL} elements, got {weight} of {kernel}"
+            f"halo.{operator}: expected a weight of {filtering.tile**axes} factors of {depth} numbers, of a kernel "
+            f"whose last axes ({axes}) have {KERNEL} elements, got {weight} of {kernel}"
         )
     windows = window_sizes(x.shape.values[1:-1], kernel, attrs["strides"], attrs["dilations"], attrs["pads"])
     return [x.shape.values[0], *windows, m]
