@@ -299,14 +299,36 @@ def test_one_row_of_an_open_batch_is_broadcast() -> None:
         lambda x: (x[x > 0], torch.nonzero(x.clamp(min=0) / (x - x[:1])), torch.masked_select(x, x[:1] > 0)),  # NaN
         lambda x: (x[x[:, 0] > 0] @ x[:5, :5], x[:, x[0] > 0].sum(1), torch.where(x > 0)[1]),
         lambda x: torch.cat([x[x > 0], x[x > 0].cumsum(0)])[:, None] * x[0],
+        lambda x: (x[x[:, 0] > 0, 1], x[x[:, 0] > 0, :, None][:, 1:], x[:, None][x[:, 0] > 0, :, torch.tensor([2])]),
     ],
-    ids=["elements", "rows and columns", "joined"],
+    ids=["elements", "rows and columns", "joined", "beside other indices"],
 )
 def test_sizes_that_values_decide_are_found_when_the_model_runs(function) -> None:
     x = normal(6, 5)
     check(
         Function(function), (x,), others=[(normal(9, 5),), (-x.abs(),), (x.abs(),)], dynamic_shapes=(({0: DYNAMIC},),)
     )
+
+
+def put(x, at, values):
+    x = x.clone()
+    x[at] = values
+    return x
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (put(x, (x > 0,), x[x > 0].cumsum(0)), put(x, (x > 0,), torch.tensor(3.0))),
+        lambda x: (put(x, (x[:, 0] > 0,), x[x[:, 0] > 0] * 2), put(x, (slice(None), x[0] > 0), x[:, x[0] > 0] * 2)),
+        lambda x: (put(x, (x[:, 0] > 0,), x[1]), x.index_put((x[:, 0] > 0,), x[x[:, 0] > 0], accumulate=True)),
+        lambda x: (x.masked_scatter(x > 0, x.flatten() * 2), x.masked_scatter(x[0] > 0, x.flatten() * 2)),
+    ],
+    ids=["elements", "rows and columns", "one row for all", "in order"],
+)
+def test_values_are_written_where_a_mask_is_true(function) -> None:
+    some = [(normal(9, 5),), (-normal(4, 5).abs(),), (normal(8, 5).abs(),)]
+    check(Function(function), (normal(6, 5),), others=some, dynamic_shapes=(({0: DYNAMIC},),))
 
 
 def test_a_number_in_a_tensor_is_a_size() -> None:
@@ -326,7 +348,7 @@ def test_a_number_in_a_tensor_is_a_size() -> None:
 
 def test_what_values_decide_otherwise_is_refused() -> None:
     with pytest.raises(UnsupportedModel, match="a boolean mask beside other indices"):
-        import_module(Function(lambda x: x[x[:, 0] > 0, torch.tensor([1])]).eval(), (normal(4, 3),))
+        import_module(Function(lambda x: put(x, (x[:, 0] > 0, torch.tensor([1])), x[0, 0])).eval(), (normal(4, 3),))
     with pytest.raises(UnsupportedModel):  # a float
         import_module(Function(lambda x: x.new_zeros(int(x.sum()))).eval(), (normal(4),))
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 
 import torch
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 from tvm import relax, te, tirx, topi
 
 from ...meaning.builder import Refused
-from ...meaning.selection import nonzero_places
 from .._call import Call, constant
 from .._registry import converter
+from .masks import places_of_mask, put_where
 from .shapes import wrapped
 
 
@@ -42,15 +41,24 @@ def _positions(c: Call) -> list[int]:
 
 @converter("index.Tensor", "_unsafe_index.Tensor")
 def index(c: Call) -> relax.Expr:
-    metas = [(axis, m) for axis, m in enumerate(c.meta("indices")) if m is not None]
-    if len(metas) == 1 and metas[0][1].dtype == torch.bool:
-        return _of_mask(c, metas[0][0])
-    x, axes = c.tensor("self"), _positions(c)
-    indices = [c.as_tensor(c["indices"][axis], None) for axis in axes]
-    rank = max(t.ty.ndim for t in indices)
+    """A mask is an index for each of its axes: the places where it is true."""
+    x, found, masks = c.tensor("self"), {}, {}
+    axis, rank = 0, 1
+    for given, meta in zip(c["indices"], c.meta("indices")):
+        is_mask = meta is not None and meta.dtype == torch.bool
+        if is_mask:
+            masks[axis] = given
+        elif meta is not None:
+            found[axis] = c.as_tensor(given, None)
+            rank = max(rank, meta.dim())
+        axis += meta.dim() if is_mask else 1
+    axes = sorted([*found, *(first + j for first, mask in masks.items() for j in range(mask.ty.ndim))])
     together = axes == list(range(axes[0], axes[-1] + 1))
     front = axes[0] if together else 0  # where the joint index goes: to its place, or to the front
-    shape = c.shape
+    for first, mask in masks.items():
+        found |= enumerate(places_of_mask(c, mask, c.found_size(front + rank - 1)), first)
+    indices, shape = [found[axis] for axis in axes], c.shape
+    rank = max(t.ty.ndim for t in indices)
 
     def compute(x: te.Tensor, *indices: te.Tensor) -> te.Tensor:
         def at(*i: tirx.Var) -> tirx.PrimExpr:
@@ -61,35 +69,6 @@ def index(c: Call) -> relax.Expr:
         return te.compute(shape, at, name="index")
 
     return c.te(compute, x, *indices, name="index")
-
-
-def _of_mask(c: Call, axis: int) -> relax.Expr:
-    """x[:, ..., mask]: the mask's axes, from `axis` on, become one, along which are the elements where it is true."""
-    places = nonzero_places(c, c["indices"][axis], c.found_size(axis))
-    rank, shape = len(c.meta("indices")[axis].shape), c.shape
-
-    def compute(x: te.Tensor, places: te.Tensor) -> te.Tensor:
-        def at(*i: tirx.Var) -> tirx.PrimExpr:
-            chosen = [_wrap(places[j, i[axis]], x.shape[axis + j]) for j in range(rank)]
-            return x[(*i[:axis], *chosen, *i[axis + 1 :])]
-
-        return te.compute(shape, at, name="index")
-
-    return c.te(compute, c.tensor("self"), places, name="index")
-
-
-@converter("nonzero.default")
-def nonzero(c: Call) -> relax.Expr:
-    return c.permute(nonzero_places(c, c.tensor("self"), c.found_size(0)), [1, 0])
-
-
-@converter("masked_select.default")
-def masked_select(c: Call) -> relax.Expr:
-    shape = c.translator.dims.shape(torch.broadcast_shapes(c.meta("self").shape, c.meta("mask").shape))
-    size = [c.sizes.product(shape)]
-    x, mask = (c.reshape(c.broadcast(c.tensor(name), shape), size) for name in ("self", "mask"))
-    places = nonzero_places(c, mask, c.found_size(0))
-    return c.emit(relax.op.take(x, c.reshape(places, c.shape), 0, mode="clip"))
 
 
 @converter("gather.default")
@@ -122,13 +101,12 @@ def index_select(c: Call) -> relax.Expr:
 
 @converter("index_put.default", "_unsafe_index_put.default")
 def index_put(c: Call) -> relax.Expr:
-    """The last of equal indices wins, or all are added when `accumulate`; a mask takes one value."""
-    masked = _masked(c)
-    if masked is not None:
-        return masked
+    """The last of equal indices wins, or all are added when `accumulate`."""
+    metas = c.meta("indices")
+    if [m.dtype for m in metas if m is not None] == [torch.bool]:
+        return put_where(c, next(axis for axis, m in enumerate(metas) if m is not None))
     x, axes, sizes = c.tensor("self"), _positions(c), c.shape_of("self")
-    metas = [c.meta("indices")[axis] for axis in axes]
-    shape = c.translator.dims.shape(torch.broadcast_shapes(*(m.shape for m in metas)))
+    shape = c.translator.dims.shape(torch.broadcast_shapes(*(metas[axis].shape for axis in axes)))
     rest = [a for a in range(len(sizes)) if a not in axes]
     together = axes == list(range(axes[0], axes[-1] + 1))
     front = axes[0] if together else 0  # where torch expects the joint index among the axes of the values
@@ -145,19 +123,6 @@ def index_put(c: Call) -> relax.Expr:
     moved = c.permute(x, order)
     out = c.te(lambda x, at, values: topi.scatter_nd(x, at, values, mode), moved, at, values, name="index_put")
     return c.permute(out, [order.index(a) for a in range(len(order))])
-
-
-def _masked(c: Call) -> relax.Expr | None:
-    """x[mask] = value, as a selection."""
-    metas = c.meta("indices")
-    if len(metas) != 1 or metas[0] is None or metas[0].dtype != torch.bool:
-        return None
-    if not statically_known_true(c.meta("values").numel() == 1) or c["accumulate"]:
-        raise Refused("a boolean mask and several values")
-    mask, one = c["indices"][0], tirx.IntImm("int64", 1)
-    mask = c.reshape(mask, [*mask.ty.shape.values, *([one] * (c.rank("self") - mask.ty.ndim))])
-    value = c.reshape(c.tensor("values", c.dtype), [])
-    return c.emit(relax.op.where(mask, value, c.tensor("self")))
 
 
 def _wrapped_index(c: Call, index: relax.Expr, size: tirx.PrimExpr) -> relax.Expr:
