@@ -25,6 +25,7 @@ from ..errors import Declined
 from ..relay_ops.operator import ELEMENTWISE, INJECTIVE, OPAQUE
 from ..targets import Target
 from ..tir_schedules.blocks import Block, blocks, uses, without_loads
+from ._cast_operands import keep_for_casts
 from ._column_parts import column_parts
 from ._inline_small import inline_small
 from ._inner_sizes import readers_of_other_spellings
@@ -46,7 +47,7 @@ class Fuse(Pass):
     name = "fuse"
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
-        mod = with_readers_apart(mod)
+        mod = keep_for_casts(with_readers_apart(mod))
         mod = _with_patterns(mod)
         parts = column_parts(mod)
         mod = _with_pattern(mod, parts, ELEMENTWISE)

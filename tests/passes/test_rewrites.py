@@ -20,6 +20,7 @@ from halo_tvm.imported import ImportedModel, InputSpec
 from halo_tvm.interpreter import evaluate
 from halo_tvm.models.builder import ModelBuilder
 from halo_tvm.passes import PASSES, pipeline
+from halo_tvm.passes._cast_operands import keep_for_casts
 from halo_tvm.passes.graph_pass import bindings, count_calls, replace_main, with_options
 from halo_tvm.passes.kernel_count import count_kernels
 from halo_tvm.passes.lift import apply_lift
@@ -619,6 +620,27 @@ def test_what_the_verifier_refuses_is_a_sentence() -> None:
     func = relax.Function([x], relax.SeqExpr([], other), other.ty).with_attr("global_symbol", "main")
     with pytest.raises(UnsupportedModel, match=r"behind pass fuse, found .* \(Var y is not defined.\): report"):
         check_verified("fuse", tvm.IRModule({"main": func}))
+
+
+def test_what_a_cast_reads_is_not_fused_around_it() -> None:
+    """half -> cast -> product -> concat with half: as one function half and concat would wait for themselves."""
+
+    @I.ir_module
+    class Model:
+        @R.function
+        def main(x: R.Tensor((4, 8), "float32")) -> R.Tensor((4, 8), "float32"):
+            with R.dataflow():
+                half = R.strided_slice(x, (1,), (0,), (4,), (1,))
+                known = R.match_cast(half, R.Tensor((4, 4), "float32"))
+                rows = R.matmul(known, known)
+                out = R.concat((half, rows), axis=1)
+                R.output(out)
+            return out
+
+    steps = [relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern()]
+    legal = tvm.transform.Sequential(steps)(Model)
+    assert not relax.analysis.check_well_formed(relax.transform.FuseOps()(legal)), "TVM sees casts: drop the pass"
+    assert relax.analysis.check_well_formed(relax.transform.FuseOps()(keep_for_casts(legal)))
 
 
 def test_row_operators_run_on_matrices() -> None:
