@@ -16,6 +16,7 @@ import tvm
 from tvm import relax, te, tirx
 
 from ..heaps import first_places
+from ._sizes import one_name_each
 from ._sorting import argsort_kernel, groups_kernel, members_kernel, nonzero_count_kernel, nonzero_fill_kernel
 from .graph_pass import op_name
 
@@ -26,7 +27,11 @@ def lower_data_dependent(mod: tvm.IRModule) -> tvm.IRModule:
     for gvar, func in list(mod.functions_items()):
         if isinstance(func, relax.Function) and _occurs(func):
             lowering.builder_.update_func(gvar, lowering.visit_expr(func))
-    return lowering.builder_.get()
+    mod = lowering.builder_.get()
+    for gvar, func in list(mod.functions_items()):
+        if isinstance(func, relax.Function):
+            mod[gvar] = one_name_each(mod, func)
+    return mod
 
 
 def _occurs(func: relax.Function) -> bool:

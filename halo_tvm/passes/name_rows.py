@@ -12,12 +12,13 @@ clean-ups keep one of two names of a product, and the memory plan bounds a produ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
+from ._sizes import Sizes, casts
 from .graph_pass import bindings, op_name, replace_main, shaped
 
 _PREFIX = "rows"
@@ -105,13 +106,6 @@ class _Namer(relax.PyExprMutator):
         return var
 
 
-def casts(binding: relax.MatchCast) -> Iterator[tuple[tvm.ir.Expr, tvm.ir.Expr]]:
-    """(new, old) of every dimension of a tensor that is cast from one known shape to another, else nothing."""
-    types = (binding.ty, binding.value.ty)
-    if all(map(shaped, types)):
-        yield from zip(*(ty.shape.values for ty in types))
-
-
 def _named(func: relax.Function) -> set[tirx.Var]:
     """Variables that `name_rows` made: casts of reshapes introduce them."""
     values = {b.var: b.value for b in bindings(func)}
@@ -145,10 +139,9 @@ def _names(func: relax.Function) -> set[str]:
 
 
 @relax.expr_functor.mutator
-class _Resolver(relax.PyExprMutator):
+class _Resolver(Sizes):
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
-        self._products: dict[tirx.Var, tvm.ir.Expr] = {}
         self._analyzer = tvm.sym.Analyzer()
         self._given = set(relax.analysis.defined_symbolic_vars(mod["main"])) - _named(mod["main"])
 
@@ -160,41 +153,10 @@ class _Resolver(relax.PyExprMutator):
             super().visit_match_cast_(binding)  # an importer's: it names what is not known, or checks
             return
         if any(not isinstance(dim, tirx.Var) and not self._analyzer.can_prove_equal(dim, old) for dim, old in found):
-            dims = self._resolved([dim for dim, _ in found])  # an importer's, too: it checks
-            self._replace(binding.var, self.builder_.match_cast(value, relax.TensorType(dims, binding.ty.dtype)))
+            dims = self.replaced([dim for dim, _ in found])  # an importer's, too: it checks
+            self.replace(binding.var, self.builder_.match_cast(value, relax.TensorType(dims, binding.ty.dtype)))
             return
         for (dim, old), product in zip(found, value.ty.shape.values):
             if isinstance(dim, tirx.Var) and not dim.same_as(old):
-                self._products.setdefault(dim, product)
-        self._replace(binding.var, value)
-
-    def _replace(self, var: relax.Var, value: relax.Expr) -> None:
-        """`value` is what `var` was; an output of the graph stays one."""
-        value = value if isinstance(value, relax.Var) else self.builder_.emit(value)
-        if isinstance(value, relax.DataflowVar) and not isinstance(var, relax.DataflowVar):
-            value = self.builder_.emit_output(value)
-        self.set_var_remap(var, value)
-
-    def visit_shape_expr_(self, shape: relax.ShapeExpr) -> relax.Expr:
-        return relax.ShapeExpr(self._resolved(shape.values))
-
-    def visit_call_(self, call: relax.Call) -> relax.Expr:
-        call = super().visit_call_(call)
-        return relax.Call(call.op, call.args, call.attrs, [self._type(ty) for ty in call.ty_args])
-
-    def visit_tuple_(self, values: relax.Tuple) -> relax.Expr:
-        """A kernel takes a row variable by itself where no tensor of its own has it, as behind a concatenation."""
-        values = super().visit_tuple_(values)
-        if not any(isinstance(value.ty, tvm.ir.PrimType) for value in values.fields):
-            return values
-        return relax.Tuple([self._resolved([v])[0] if isinstance(v.ty, tvm.ir.PrimType) else v for v in values.fields])
-
-    def _type(self, ty: relax.Type) -> relax.Type:
-        if isinstance(ty, relax.TupleType):
-            return relax.TupleType([self._type(field) for field in ty.fields])
-        if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
-            return ty
-        return relax.TensorType(self._resolved(ty.shape.values), ty.dtype)
-
-    def _resolved(self, dims: Sequence[tvm.ir.Expr]) -> list[tvm.ir.Expr]:
-        return [tvm_ffi.structural_map(dim, (tirx.Var, lambda v: self._products.get(v, v))) for dim in dims]
+                self.sizes.setdefault(dim, product)
+        self.replace(binding.var, value)

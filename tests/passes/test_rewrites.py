@@ -21,6 +21,7 @@ from halo_tvm.interpreter import evaluate
 from halo_tvm.models.builder import ModelBuilder
 from halo_tvm.passes import PASSES, pipeline
 from halo_tvm.passes._cast_operands import keep_for_casts
+from halo_tvm.passes._sizes import one_name_each
 from halo_tvm.passes.graph_pass import bindings, count_calls, replace_main, with_options
 from halo_tvm.passes.kernel_count import count_kernels
 from halo_tvm.passes.lift import apply_lift
@@ -641,6 +642,39 @@ def test_what_a_cast_reads_is_not_fused_around_it() -> None:
     legal = tvm.transform.Sequential(steps)(Model)
     assert not relax.analysis.check_well_formed(relax.transform.FuseOps()(legal)), "TVM sees casts: drop the pass"
     assert relax.analysis.check_well_formed(relax.transform.FuseOps()(keep_for_casts(legal)))
+
+
+def test_a_size_that_is_named_twice_has_one_name() -> None:
+    """In types, shapes and numbers; a cast that says nothing new is gone, one that checks stays."""
+
+    @I.ir_module
+    class Model:
+        @R.function
+        def main(x: R.Tensor((3, "k"), "float32"), y: R.Tensor((3, "n"), "float32")) -> R.Tensor("float32", ndim=2):
+            m = T.int64()
+            with R.dataflow():
+                named = R.match_cast(x, R.Tensor((3, m), "float32"))
+                steps = R.arange(0, m, 1, dtype="float32")
+                wide = R.broadcast_to(steps, R.shape([3, m]))
+                checked = R.match_cast(y, R.Tensor((3, m), "float32"))
+                out = R.add(R.add(named, wide), checked)
+                R.output(out)
+            return out
+
+    @I.ir_module
+    class Wanted:
+        @R.function
+        def main(x: R.Tensor((3, "k"), "float32"), y: R.Tensor((3, "n"), "float32")) -> R.Tensor("float32", ndim=2):
+            k = T.int64()
+            with R.dataflow():
+                steps = R.arange(0, k, 1, dtype="float32")
+                wide = R.broadcast_to(steps, R.shape([3, k]))
+                checked = R.match_cast(y, R.Tensor((3, k), "float32"))
+                out = R.add(R.add(x, wide), checked)
+                R.output(out)
+            return out
+
+    tvm.ir.assert_structural_equal(one_name_each(Model, Model["main"]), Wanted["main"])
 
 
 def test_row_operators_run_on_matrices() -> None:
