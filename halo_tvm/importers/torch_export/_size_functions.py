@@ -71,7 +71,29 @@ def _floor_divide(a: Number, b: Number) -> ir.Expr:
 
 
 def _mod(a: Number, b: Number) -> ir.Expr:
+    """`-n % c` and `n % -c`, what fills up to whole blocks of c and what is too much, are written by the number of
+    blocks: TVM finds what so many blocks are divided by."""
+    negated = _negated(a)
+    if isinstance(b, int) and b > 0 and negated is not None:
+        return _blocks(negated, b) - negated
+    if isinstance(b, int) and b < 0:
+        return _integer(a) - _blocks(_integer(a), -b)
     return tirx.floormod(_integer(a), _integer(b))
+
+
+def _negated(value: Number) -> ir.Expr | None:
+    """n of -n."""
+    if not isinstance(value, tirx.Mul):
+        return None
+    for one, other in ((value.a, value.b), (value.b, value.a)):
+        if isinstance(one, tirx.IntImm) and int(one) == -1:
+            return other
+    return None
+
+
+def _blocks(n: ir.Expr, c: int) -> ir.Expr:
+    """The least multiple of c that is not below n."""
+    return tirx.floordiv(n + (c - 1), c) * c
 
 
 def _true_divide(a: Number, b: Number) -> Number:
