@@ -40,6 +40,7 @@ KNOWN = {
     "aya_vision": "the language model's logit_scale, which transformers leaves out around it",
     "cohere2_vision": "the language model's logit_scale, which transformers leaves out around it",
     "vit_mae": "it draws at random",
+    "vits": "its random weights: in float32 transformers is as far from its float64",
 }
 Row = dict[str, str]
 

@@ -22,21 +22,23 @@ def is_bfloat16(value: Expr) -> bool:
 
 
 def can_widen(value: Expr) -> bool:
-    """Whether `value` is bfloat16 arithmetic without choices: TVM's lowering ends the process over a widened one."""
+    """Whether `value` is bfloat16 arithmetic without branches, which are control flow."""
     if isinstance(value, _ARITHMETIC):
         return can_widen(value.a) and can_widen(value.b)
     if _is_function(value):
         return all(map(can_widen, value.args))
-    chooses = isinstance(value, tirx.Select) or (
-        isinstance(value, ir.Call) and isinstance(value.op, ir.Op) and value.op.name.endswith(".if_then_else")
-    )
-    return is_bfloat16(value) and not chooses
+    if isinstance(value, tirx.Select):
+        return can_widen(value.true_value) and can_widen(value.false_value)
+    branches = isinstance(value, ir.Call) and isinstance(value.op, ir.Op) and value.op.name.endswith(".if_then_else")
+    return is_bfloat16(value) and not branches
 
 
 def widened(value: Expr) -> Expr:
     """A bfloat16 expression that `can_widen` in float32; intermediate results are not rounded."""
     if isinstance(value, _ARITHMETIC):
         return type(value)(widened(value.a), widened(value.b))
+    if isinstance(value, tirx.Select):
+        return tirx.Select(value.condition, widened(value.true_value), widened(value.false_value))
     if isinstance(value, tirx.FloatImm):
         return tirx.const(value.value, "float32")
     if _is_function(value):

@@ -293,6 +293,16 @@ def test_one_row_of_an_open_batch_is_broadcast() -> None:
     check(Function(function), (x,), others=[(normal(9, 5),), (normal(1, 5),)], dynamic_shapes=(({0: DYNAMIC},),))
 
 
+def test_choices_between_products_in_bfloat16() -> None:
+    def function(x, mask):
+        x = x.bfloat16()
+        chosen = torch.where(mask, x, x * 2)
+        return chosen.float(), (torch.where(x > 0, chosen * 4, -x) * 2).float(), chosen.cumsum(1).float()
+
+    x = (normal(5, 8) * 8).round()  # sums that bfloat16 holds
+    check(Function(function), (x, normal(5, 8) > 0))
+
+
 @pytest.mark.parametrize(
     "function",
     [
