@@ -501,21 +501,18 @@ def test_the_largest_of_an_open_number() -> None:
     check(Function(function), (normal(3, 8, 2),), others=[(normal(3, n, 2),) for n in (2, 9)], dynamic_shapes=shapes)
 
 
-def test_blocks_of_a_size_that_was_filled_up() -> None:
+@pytest.mark.parametrize("added", [lambda n: -n % 4, lambda n: (4 - n % 4) % 4], ids=["less", "rest"])
+def test_blocks_of_a_size_that_was_filled_up(added) -> None:
     """All of the filled size through the number of blocks is the size of a block, of which rows are taken."""
 
     def function(x):
-        filled = F.pad(x, (0, 0, 0, -x.shape[0] % 4))
+        filled = F.pad(x, (0, 0, 0, added(x.shape[0])))
         blocks = filled.shape[0] // 4
         rows = filled.reshape(blocks, filled.shape[0] // blocks, 3)
         return rows[:, :1] * rows, rows.sum(1)
 
-    check(
-        Function(function),
-        (normal(6, 3),),
-        others=[(normal(n, 3),) for n in (1, 4, 9)],
-        dynamic_shapes=(({0: DYNAMIC},),),
-    )
+    others = [(normal(n, 3),) for n in (8, 9, 16)]
+    check(Function(function), (normal(6, 3),), others=others, dynamic_shapes=(({0: DYNAMIC},),))
 
 
 def test_rows_of_indices_that_an_open_size_bounds() -> None:

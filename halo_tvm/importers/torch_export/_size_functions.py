@@ -71,23 +71,28 @@ def _floor_divide(a: Number, b: Number) -> ir.Expr:
 
 
 def _mod(a: Number, b: Number) -> ir.Expr:
-    """`-n % c` and `n % -c`, what fills up to whole blocks of c and what is too much, are written by the number of
-    blocks: TVM finds what so many blocks are divided by."""
-    negated = _negated(a)
-    if isinstance(b, int) and b > 0 and negated is not None:
-        return _blocks(negated, b) - negated
+    """`-n % c`, `(c - n % c) % c` and `n % -c`, what fills up to whole blocks of c and what is too much, are written by
+    the number of blocks: TVM finds what so many blocks are divided by."""
+    if isinstance(b, int) and b > 0:
+        negated = _negated(a, b)
+        if negated is not None:
+            return _blocks(negated, b) - negated
     if isinstance(b, int) and b < 0:
         return _integer(a) - _blocks(_integer(a), -b)
     return tirx.floormod(_integer(a), _integer(b))
 
 
-def _negated(value: Number) -> ir.Expr | None:
-    """n of -n."""
-    if not isinstance(value, tirx.Mul):
-        return None
-    for one, other in ((value.a, value.b), (value.b, value.a)):
-        if isinstance(one, tirx.IntImm) and int(one) == -1:
-            return other
+def _negated(value: Number, c: int) -> ir.Expr | None:
+    """n of -n, or of what differs from it by a multiple of c."""
+    if isinstance(value, tirx.Add):
+        for one, other in ((value.a, value.b), (value.b, value.a)):
+            if isinstance(one, tirx.IntImm) and int(one) % c == 0:
+                return _negated(other, c)
+    if isinstance(value, tirx.Mul):
+        for one, other in ((value.a, value.b), (value.b, value.a)):
+            if isinstance(one, tirx.IntImm) and int(one) == -1:
+                of_c = isinstance(other, tirx.FloorMod) and isinstance(other.b, tirx.IntImm) and int(other.b) == c
+                return other.a if of_c else other
     return None
 
 
