@@ -5,8 +5,8 @@ formulas; the operations are + - * // % min max. `artifact.formula` evaluates th
 
 Counted
     operations     additions, multiplications, comparisons and calls (exp is one) on floating-point values; those on
-                   integers where a block accumulates 8-bit products; how many of the first may be done on operands of
-                   16 bits, where the target is faster at that
+                   integers where a block accumulates products of bytes, or of words made of them; how many of the
+                   first may be done on operands of 16 bits, where the target is faster at that
     bytes          of every parameter each element once, of a table of which rows are gathered those rows only
 An operator that stands alone and `counts_symbols` counts by its own `flops`: a causal attention does half of what
 its unscheduled body spells out. How many keys of a cache are valid is data: a call over one counts the whole cache.
@@ -32,6 +32,7 @@ Report = dict[str, object]
 _OPERATIONS = {"Add": "+", "Sub": "-", "Mul": "*", "FloorDiv": "//", "FloorMod": "%", "Min": "min", "Max": "max"}
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Min", "Max", "Select")  # a maximum that keeps NaN is a Select
 _FREE_CALLS = ("if_then_else", "reinterpret", "likely", "shift_left", "shift_right", "bitwise_and")
+_NARROW = ("int8", "uint8", "int16")
 _LONGEST = 4000  # characters of a formula; beyond, the work of a function is unknown
 
 
@@ -203,7 +204,7 @@ class _Counts:
         return combined("*", elements, itemsize_of(str(param.ty.dtype)))
 
     def _store(self, store: tirx.BufferStore, times: Formula) -> None:
-        of_bytes = str(store.buffer.ty.dtype) == "int32" and _multiplies_bytes(store.value)
+        of_bytes = str(store.buffer.ty.dtype) == "int32" and _multiplies_narrow(store.value)
         flops = integers = 0
         for node in _values(store.value):
             kind = str(node.ty.dtype)
@@ -257,11 +258,11 @@ def _widened(value: ir.Expr) -> tuple[ir.Expr, ...]:
     return (value, value.value) if isinstance(value, tirx.Cast) else (value,)
 
 
-def _multiplies_bytes(value: ir.Expr) -> bool:
-    """Whether products of 8-bit operands are formed."""
+def _multiplies_narrow(value: ir.Expr) -> bool:
+    """Whether products of 8-bit or 16-bit operands are formed."""
     return any(
         type(node).__name__ == "Mul"
-        and all(isinstance(side, tirx.Cast) and "int8" in str(side.value.ty.dtype) for side in (node.a, node.b))
+        and all(isinstance(side, tirx.Cast) and str(side.value.ty.dtype) in _NARROW for side in (node.a, node.b))
         for node in _values(value)
     )
 

@@ -119,6 +119,14 @@ def test_products_of_bytes_are_integer_operations() -> None:
     assert evaluate(report["integer_ops"], {"m": 3}) >= 2 * 3 * 8 * 48
 
 
+def test_products_of_words_are_integer_operations() -> None:
+    """16 products of 6 channels for each of 5 x 6 tiles and 10 channels of the result."""
+    ones = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1)}
+    shapes, types = [(1, 9, 11, 6), (), (2, 16, 3, 8, 2), (10,)], ["uint8", "uint8", "int16", "int32"]
+    report = work_of(function_of("convolution_integer_winograd", shapes, types, kernel=(3, 3), m=10, **ones))
+    assert evaluate(report["integer_ops"], {}) >= 2 * 16 * 6 * 5 * 6 * 10
+
+
 def test_what_may_be_multiplied_in_16_bits_is_told_apart() -> None:
     shapes, attrs = [("m", 16), (1, 1, 8, 48, 2), (48,)], {"layout": "packed", "n": 48}
     func = function_of("linear", shapes, ["float32", "bfloat16", "float32"], **attrs)

@@ -59,7 +59,11 @@ def put_where(c: Call, axis: int) -> relax.Expr:
     one = tirx.IntImm("int64", 1)
     shape = list(values.ty.shape.values)
     values = c.reshape(values, [*([one] * (rank - mask.ty.ndim + 1 - len(shape))), *shape])
-    several = not c.sizes.is_equal(values.ty.shape.values[axis], 1)
+    sizes = values.ty.shape.values
+    if not add and c.sizes.is_equal(c.sizes.product(sizes), 1):
+        mask = c.reshape(mask, [*mask.ty.shape.values, *([one] * (rank - behind))])
+        return c.emit(relax.op.where(mask, c.reshape(values, []), x))
+    several = not c.sizes.is_equal(sizes[axis], 1)
     order = [_order(c, mask)] if several else []
 
     def compute(x: te.Tensor, mask: te.Tensor, values: te.Tensor, *order: te.Tensor) -> te.Tensor:
