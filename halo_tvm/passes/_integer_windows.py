@@ -23,6 +23,7 @@ from ..relay_ops.convolution_integer import ConvolutionInteger
 from ..relay_ops.convolution_integer_winograd import MOST_PRODUCTS, PAIR, ConvolutionIntegerWinograd
 from ..relay_ops.linear_integer import LinearInteger
 from ..relay_ops.linear_w8a8 import GROUP
+from ..relay_ops.operator import attrs_of
 from ..relay_ops.parts.windows import padded, reach, window_sizes
 from ..targets import Target
 from ..tir_schedules.products.packing import pack_shape
@@ -37,27 +38,29 @@ def integer_convolution(
     editor: WeightEditor,
     x: relax.Expr,
     call: relax.Call,
-    attrs: Mapping[str, Sequence[int]],
-    windows: Sequence[ir.Expr],
-    target: Target | None,
-) -> relax.Expr | None:
-    """The channels-last result [n, *windows, m] of `call`, whose x with its channels last is `x`.
+    sizes: Sequence[ir.Expr],
+    target: Target,
+    typical: Mapping[str, int] | None,
+) -> tuple[relax.Expr | None, str]:
+    """The channels-last result [n, *windows, m] of `call`, whose x with its channels last is `x`, and its name in counts.
 
-    `target` has the rule that reads through windows; None: it is written as a product. None where the weight is no
-    parameter.
+    `sizes` are n and the windows; `typical` are those that are open, None where nothing is computed in tiles. No result
+    where the weight is no parameter.
     """
-    name = editor.name(call.args[2])
+    name, attrs, (_, *windows) = editor.name(call.args[2]), attrs_of(call), sizes
     if name is None:
-        return None
+        return None, "left: the weight is no parameter"
     outer, channels, *kernel = (int(d) for d in call.args[2].ty.shape.values)
+    tiled = None if typical is None else _in_tiles(editor, x, call, attrs, sizes, typical, target)
+    if tiled is not None:
+        return tiled, "in bytes, in tiles"
     rank, wide = len(kernel) + 2, -(-channels // GROUP) * GROUP
     plain = set(kernel) == set(attrs["strides"]) == {1} and not any(attrs["pads"])
     weight = _matrix(editor, name, kernel, (channels, wide), outer)
-    if target is not None and not plain:
+    if "convolution" in target.spec.rules and not plain:
         packed, sums, how = packed_integers(editor, f"{name}|matrix", call.args[1], target)
-        return ConvolutionInteger.call(
-            x, call.args[1], packed, sums, **{**attrs, **how, "layout": "packed"}, kernel=kernel, m=outer
-        )
+        attrs = {**attrs, **how, "layout": "packed"}
+        return ConvolutionInteger.call(x, call.args[1], packed, sums, **attrs, kernel=kernel, m=outer), "in bytes"
     if wide != channels:
         x = builder.emit(relax.op.nn.pad(x, [0] * (2 * rank - 1) + [wide - channels]))
     if not plain:
@@ -65,28 +68,24 @@ def integer_convolution(
         x = builder.emit(x)
     width = prod(kernel) * wide
     rows = builder.emit(relax.op.reshape(x, [x.ty.shape.values[0], *windows, width]))
-    return LinearInteger.call(rows, call.args[1], weight, layout="kn", n=outer)
+    return LinearInteger.call(rows, call.args[1], weight, layout="kn", n=outer), "in bytes"
 
 
-def integers_in_tiles(
+def _in_tiles(
     editor: WeightEditor,
     x: relax.Expr,
     call: relax.Call,
     attrs: Mapping[str, Sequence[int]],
-    shape: Sequence[ir.Expr],
+    sizes: Sequence[ir.Expr],
     typical: Mapping[str, int],
     target: Target,
 ) -> relax.Expr | None:
-    """`call` of channels-last `x` by minimal filtering, whose result is [n, *windows] of `shape`, then channels.
-
-    None where the weight is no parameter, another way is faster, or an instruction multiplies four bytes and adds up.
-    """
-    name, sizes = editor.name(call.args[2]), [int(d) for d in call.args[2].ty.shape.values]
-    m, c, *kernel = sizes
-    if name is None or target.isa.byte_dot != "vpmaddwd" or c % PAIR or prod(sizes[1:]) > MOST_PRODUCTS:
+    """`call` by minimal filtering; None where another way is faster, or four bytes are multiplied at once."""
+    name, shape = editor.name(call.args[2]), [int(d) for d in call.args[2].ty.shape.values]
+    m, c, *kernel = shape
+    if target.isa.byte_dot != "vpmaddwd" or c % PAIR or prod(shape[1:]) > MOST_PRODUCTS:
         return None
-    batch, *windows = shape
-    axes = axes_in_tiles(INTEGERS, sizes, attrs, batch, windows, typical, target)
+    axes = axes_in_tiles(INTEGERS, shape, attrs, sizes[0], sizes[1:], typical, target)
     if not axes:
         return None
     depth, how = prod(kernel[:-axes]) * c, {key: attrs[key] for key in ("strides", "dilations", "pads")}

@@ -46,7 +46,7 @@ from ..tir_schedules.products.packing import pack_shape
 from ..winograd import FLOATS
 from ._by_channel import by_channel, moved_axis, to_last
 from ._channel_groups import Grouped, groups_of
-from ._integer_windows import integer_convolution, integers_in_tiles
+from ._integer_windows import integer_convolution
 from ._matrix_of_windows import windows_of
 from ._moves import Moved, transposed
 from ._neighbours import Neighbours, at_once, together
@@ -217,16 +217,11 @@ class _Mover(BlockMutator):
         if operator is Convolution:
             return self._convolution(call, ty)
         if operator is ConvolutionInteger:
-            self._count("in bytes")
-            last, attrs = self._last(call.args[0]), attrs_of(call)
-            target, batch, *windows = self._target, ty.shape.values[0], *ty.shape.values[2:]
-            if self._tiles:
-                tiled = integers_in_tiles(self._editor, last, call, attrs, (batch, *windows), self._typical, target)
-                if tiled is not None:
-                    self._count("in bytes, in tiles")
-                    return tiled
-            through = target if "convolution" in target.spec.rules else None
-            return integer_convolution(self.builder_, self._editor, last, call, attrs, windows, through)
+            sizes, target = (ty.shape.values[0], *ty.shape.values[2:]), self._target
+            last, tiles = self._last(call.args[0]), self._typical if self._tiles else None
+            twin, how = integer_convolution(self.builder_, self._editor, last, call, sizes, target, tiles)
+            self._count(how)
+            return twin
         if operator is Pooling and attrs_of(call)["layout"] == "first":
             return Pooling.call(self._last(call.args[0]), **{**attrs_of(call), "layout": "last"})
         held = self._behind_neighbours(call, name, ty)
@@ -284,18 +279,8 @@ class _Mover(BlockMutator):
             return Convolution.call(last, arranged, **{**attrs, "layout": "last"})
         width = inner * int(np.prod(kernel))
         self._derived(weight, "channels_last", "permute_dims", [shape[a] for a in order], axes=order)
-        matrix = self._editor.weight(
-            self._editor.params.add_recipe(
-                ParamRecipe(
-                    f"{name}|matrix",
-                    "reshape",
-                    (f"{name}|channels_last",),
-                    {"shape": [width, outer]},
-                    (width, outer),
-                    "float32",
-                )
-            )
-        )
+        recipe = (f"{name}|channels_last",), {"shape": [width, outer]}, (width, outer), "float32"
+        matrix = self._editor.weight(self._editor.params.add_recipe(ParamRecipe(f"{name}|matrix", "reshape", *recipe)))
         windows = ty.shape.values[2:]
         if not plain:
             last = self.builder_.emit(windows_of(self.builder_, last, kernel, attrs))

@@ -20,6 +20,7 @@ TAKEN = {
     "dlight_general_reduction": {
         "convolution",
         "convolution_integer",
+        "convolution_integer_winograd",
         "experts",
         "ffn",
         "layer_norm",

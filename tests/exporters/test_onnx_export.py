@@ -73,6 +73,7 @@ def run(
 NOT_EXPORTED = (
     "causal_convolution",
     "convolution_integer",
+    "convolution_integer_winograd",
     "convolution_winograd",
     "append_heads",
     "experts",
