@@ -42,7 +42,7 @@ def integer_convolution(
     target: Target,
     typical: Mapping[str, int] | None,
 ) -> tuple[relax.Expr | None, str]:
-    """The channels-last result [n, *windows, m] of `call`, whose x with its channels last is `x` and its label in counts.
+    """The channels-last result [n, *windows, m] of `call`, whose x with its channels last is `x`, and a label for it.
 
     `sizes` are n and the windows; `typical` are those that are open, None where nothing is computed in tiles. No result
     where the weight is no parameter.
