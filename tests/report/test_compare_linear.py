@@ -24,6 +24,16 @@ def script():
     return module
 
 
+@pytest.fixture(autouse=True)
+def torch_as_it_was():
+    """An engine sets up its own process: without gradients, with frozen weights. Tests share theirs."""
+    yield
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_grad_enabled(True)
+        if (inductor := sys.modules.get("torch._inductor.config")) is not None:
+            inductor.freezing = False
+
+
 def cell(script, ours: float, peers: dict[str, float], **changes):
     samples = {"halo_tvm": [ours] * 5, **{name: [value] * 5 for name, value in peers.items()}}
     given = {
