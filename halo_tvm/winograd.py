@@ -42,6 +42,10 @@ class Filtering:
         """Elements of the input that a tile reads along an axis, and products that it takes."""
         return self.results + KERNEL - 1
 
+    def axes(self, factors: int) -> int:
+        """Along how many axes a tile is transformed that has so many factors: two or one."""
+        return 2 if factors == self.tile**2 else 1
+
 
 def _of_kernel(g: Sequence[Any]) -> list[Any]:
     """G g: the six factors of a kernel of three elements."""

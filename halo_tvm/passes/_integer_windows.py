@@ -18,7 +18,6 @@ from math import prod
 
 from tvm import ir, relax, te
 
-from ..params import ParamRecipe
 from ..relay_ops.convolution_integer import ConvolutionInteger
 from ..relay_ops.convolution_integer_winograd import MOST_PRODUCTS, PAIR, ConvolutionIntegerWinograd
 from ..relay_ops.linear_integer import LinearInteger
@@ -28,6 +27,7 @@ from ..relay_ops.parts.windows import padded, reach, window_sizes
 from ..targets import Target
 from ..tir_schedules.products.packing import pack_shape
 from ..winograd import INTEGERS
+from ._matrix_of_windows import weight_matrix
 from ._winograd import axes_in_tiles
 from .pack_integers import packed_integers
 from .weights import WeightEditor
@@ -56,7 +56,7 @@ def integer_convolution(
         return tiled, "in bytes, in tiles"
     rank, wide = len(kernel) + 2, -(-channels // GROUP) * GROUP
     plain = set(kernel) == set(attrs["strides"]) == {1} and not any(attrs["pads"])
-    weight = _matrix(editor, name, kernel, (channels, wide), outer)
+    weight = weight_matrix(editor, name, wide)
     if "convolution" in target.spec.rules and not plain:
         packed, sums, how = packed_integers(editor, f"{name}|matrix", call.args[1], target)
         attrs = {**attrs, **how, "layout": "packed"}
@@ -93,23 +93,9 @@ def _in_tiles(
     packed_shape = (-(-m // nr), INTEGERS.tile**axes, depth // PAIR, nr, PAIR)
     label = f"{name}|tiles/{axes}/n{nr}"
     packed = editor.derive(label, "pack_winograd_integers", [name], packed_shape, "int16", axes=axes, nr=nr)
-    _matrix(editor, name, kernel, (c, c), m)
+    weight_matrix(editor, name)
     sums = editor.derive(f"{name}|i8/sums", "sums_int8", [f"{name}|matrix"], (m,), "int32")
     return ConvolutionIntegerWinograd.call(x, call.args[1], packed, sums, **how, kernel=kernel, m=m)
-
-
-def _matrix(editor: WeightEditor, name: str, kernel: list[int], channels: tuple[int, int], outer: int) -> relax.Var:
-    """The weight [m, c, *kernel] as [prod(kernel) * c', m]."""
-    (narrow, wide), order = channels, [*range(2, 2 + len(kernel)), 1, 0]
-    moved = f"{name}|channels_last"
-    editor.derive(moved, "permute_dims", [name], [*kernel, narrow, outer], axes=order)
-    if wide != narrow:
-        widths = [[0, 0]] * len(kernel) + [[0, wide - narrow], [0, 0]]
-        editor.derive(f"{moved}|padded", "pad", [moved], [*kernel, wide, outer], widths=widths)
-        moved = f"{moved}|padded"
-    shape = (prod(kernel) * wide, outer)
-    recipe = ParamRecipe(f"{name}|matrix", "reshape", (moved,), {"shape": list(shape)}, shape, "int8")
-    return editor.weight(editor.params.add_recipe(recipe))
 
 
 def _windows(x: te.Tensor, zero: te.Tensor, kernel: Sequence[int], attrs: Mapping[str, Sequence[int]]) -> te.Tensor:

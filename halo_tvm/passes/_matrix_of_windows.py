@@ -1,15 +1,18 @@
-"""The windows of a convolution written out as the rows of a matrix, for targets whose products read nothing else."""
+"""A convolution as a product: its windows written out as the rows of a matrix, its weight as the other one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm import ir, relax, te
 
+from ..params import ParamRecipe
 from ..relay_ops.parts.windows import padded, reach, window_sizes
+from .weights import WeightEditor
 
 
 def windows_of(builder: relax.BlockBuilder, x: relax.Expr, kernel: Sequence[int], attrs: dict[str, Any]) -> relax.Expr:
@@ -35,3 +38,18 @@ def windows_of(builder: relax.BlockBuilder, x: relax.Expr, kernel: Sequence[int]
         return te.compute([x.shape[0], *windows, channels * int(np.prod(kernel))], element, name="windows")
 
     return builder.call_te(compute, x, primfunc_name_hint="windows")
+
+
+def weight_matrix(editor: WeightEditor, name: str, wide: int | None = None) -> relax.Var:
+    """The weight [m, c, *kernel] as [prod(kernel) * c, m], with zeros behind the channels up to `wide`."""
+    outer, channels, *kernel = editor.params.shape(name)
+    moved, wide = f"{name}|channels_last", wide or channels
+    order = [*range(2, 2 + len(kernel)), 1, 0]
+    editor.derive(moved, "permute_dims", [name], [*kernel, channels, outer], axes=order)
+    if wide != channels:
+        widths = [[0, 0]] * len(kernel) + [[0, wide - channels], [0, 0]]
+        editor.derive(f"{moved}|padded", "pad", [moved], [*kernel, wide, outer], widths=widths)
+        moved = f"{moved}|padded"
+    shape, dtype = (prod(kernel) * wide, outer), editor.params.dtype(name)
+    recipe = ParamRecipe(f"{name}|matrix", "reshape", (moved,), {"shape": list(shape)}, shape, dtype)
+    return editor.weight(editor.params.add_recipe(recipe))

@@ -33,7 +33,7 @@ import tvm
 from tvm import ir, relax
 
 from ..errors import UsageError
-from ..params import RECIPE_OPS, ParamRecipe
+from ..params import RECIPE_OPS
 from ..relay_ops.convolution import Convolution
 from ..relay_ops.convolution_integer import ConvolutionInteger
 from ..relay_ops.convolution_winograd import ConvolutionWinograd
@@ -47,7 +47,7 @@ from ..winograd import FLOATS
 from ._by_channel import by_channel, moved_axis, to_last
 from ._channel_groups import Grouped, groups_of
 from ._integer_windows import integer_convolution
-from ._matrix_of_windows import windows_of
+from ._matrix_of_windows import weight_matrix, windows_of
 from ._moves import Moved, transposed
 from ._neighbours import Neighbours, at_once, together
 from ._pointwise import BINARY, UNARY
@@ -277,11 +277,7 @@ class _Mover(BlockMutator):
             self._count("left to the fallback")
             arranged = self._derived(weight, "channels_last", "permute_dims", [shape[a] for a in order], axes=order)
             return Convolution.call(last, arranged, **{**attrs, "layout": "last"})
-        width = inner * int(np.prod(kernel))
-        self._derived(weight, "channels_last", "permute_dims", [shape[a] for a in order], axes=order)
-        recipe = (f"{name}|channels_last",), {"shape": [width, outer]}, (width, outer), "float32"
-        matrix = self._editor.weight(self._editor.params.add_recipe(ParamRecipe(f"{name}|matrix", "reshape", *recipe)))
-        windows = ty.shape.values[2:]
+        matrix, windows = weight_matrix(self._editor, name), ty.shape.values[2:]
         if not plain:
             last = self.builder_.emit(windows_of(self.builder_, last, kernel, attrs))
         self._count("matrix product" if plain else "matrix product of windows")

@@ -204,13 +204,13 @@ class _Counts:
         return combined("*", elements, itemsize_of(str(param.ty.dtype)))
 
     def _store(self, store: tirx.BufferStore, times: Formula) -> None:
-        of_bytes = str(store.buffer.ty.dtype) == "int32" and _multiplies_narrow(store.value)
+        of_narrow = str(store.buffer.ty.dtype) == "int32" and _multiplies_narrow(store.value)
         flops = integers = 0
         for node in _values(store.value):
             kind = str(node.ty.dtype)
             if _is_arithmetic(node):
                 flops += "float" in kind
-                integers += of_bytes and kind == "int32"
+                integers += of_narrow and kind == "int32"
         self.flops.add(times, flops)
         if _multiplies(store.value, self._narrow):
             self.narrow_flops.add(times, flops)

@@ -32,7 +32,7 @@ from ..weight_windows import pack_winograd_integers
 from ..winograd import INTEGERS, KERNEL
 from .convolution import Convolution
 from .operator import Operator, attrs_of
-from .parts.tiles import axes_of_weight, flops_in_tiles, in_tiles, kernel_of_factors, type_in_tiles
+from .parts.tiles import flops_in_tiles, in_tiles, kernel_of_factors, type_in_tiles
 
 PAIR = 2  # neighbouring channels, which lie side by side in the weight
 MOST_PRODUCTS = (1 << 31) // (255 * 128 << 2 * INTEGERS.bits)  # of a result
@@ -74,14 +74,14 @@ class ConvolutionIntegerWinograd(Operator):
         kernel: Sequence[int],
         m: int,
     ) -> te.Tensor:
-        nr = int(weight.shape[3])
+        _, factors, _, nr, _ = (int(size) for size in weight.shape)
 
         def taken(factor: ir.Expr, k: ir.Expr, column: ir.Expr) -> ir.Expr:
             pair, one = tirx.floordiv(k, PAIR), tirx.floormod(k, PAIR)
             return weight[tirx.floordiv(column, nr), factor, pair, tirx.floormod(column, nr), one]
 
         how = {"kernel": kernel, "strides": strides, "dilations": dilations, "pads": pads}
-        axes, types = axes_of_weight(weight, INTEGERS), ("int16", "int32")
+        axes, types = INTEGERS.axes(factors), ("int16", "int32")
         total = in_tiles(x, zero[()], taken, INTEGERS, axes, m, types, "convolution_integer_winograd", **how)
         return te.compute(total.shape, lambda *i: total[i] - zero[()].astype("int32") * sums[i[-1]], name="centred")
 

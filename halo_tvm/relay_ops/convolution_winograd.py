@@ -31,7 +31,7 @@ from ..weight_windows import pack_winograd
 from ..winograd import FLOATS, KERNEL
 from .convolution import Convolution
 from .operator import Operator, attrs_of
-from .parts.tiles import axes_of_weight, flops_in_tiles, in_tiles, kernel_of_factors, type_in_tiles
+from .parts.tiles import flops_in_tiles, in_tiles, kernel_of_factors, type_in_tiles
 
 
 class ConvolutionWinograd(Operator):
@@ -57,13 +57,13 @@ class ConvolutionWinograd(Operator):
         kernel: Sequence[int],
         n: int,
     ) -> te.Tensor:
-        nr = int(weight.shape[3])
+        _, factors, _, nr = (int(size) for size in weight.shape)
 
         def taken(factor: ir.Expr, k: ir.Expr, m: ir.Expr) -> ir.Expr:
             return weight[tirx.floordiv(m, nr), factor, k, tirx.floormod(m, nr)]
 
         how = {"kernel": kernel, "strides": strides, "dilations": dilations, "pads": pads}
-        axes, around, types = axes_of_weight(weight, FLOATS), tirx.const(0, x.dtype), ("float32", "float32")
+        axes, around, types = FLOATS.axes(factors), tirx.const(0, x.dtype), ("float32", "float32")
         return in_tiles(x, around, taken, FLOATS, axes, n, types, "convolution_winograd", **how)
 
     @staticmethod

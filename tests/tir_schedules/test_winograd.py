@@ -22,24 +22,26 @@ RULE = RULES["convolution_winograd"]
 TARGET = resolve("cpu", cores=2)
 
 
-def conv(shape, m, pads=(1, 1, 1, 1), front=(), vectors=2, target=TARGET, **fields) -> Case:
-    """`front`: the kernel's axes in front of 3 x 3, and their strides and dilations."""
+def windows(shape, front, **more) -> tuple[int, dict[str, object]]:
+    """How many axes are in tiles, and attributes; `front`: the kernel's axes in front, their strides and dilations."""
     axes = len(shape) - 2 - len(front)
     kernel, strides, dilations = ((*(f[i] for f in front), *[last] * axes) for i, last in enumerate((3, 1, 1)))
-    weight = np.random.default_rng(0).standard_normal((m, shape[-1], *kernel), dtype=np.float32)
+    return axes, {"strides": strides, "dilations": dilations, "kernel": kernel, **more}
+
+
+def conv(shape, m, pads=(1, 1, 1, 1), front=(), vectors=2, target=TARGET, **fields) -> Case:
+    axes, attrs = windows(shape, front, pads=pads, n=m)
+    weight = np.random.default_rng(0).standard_normal((m, shape[-1], *attrs["kernel"]), dtype=np.float32)
     weight /= np.float32(np.sqrt(weight[0].size))
-    attrs = {"strides": strides, "dilations": dilations, "pads": pads, "kernel": kernel, "n": m}
     packed = pack_winograd(weight, axes=axes, nr=vectors * target.lanes_f32)
     return Case(ConvolutionWinograd, shape, attrs, (packed,), **fields)
 
 
 def of_bytes(shape, m, pads=(1, 1, 1, 1), front=(), vectors=2, zero=7, target=TARGET, weight=None, **fields) -> Case:
     """The same of bytes; `weight` of random ones unless it is given."""
-    axes = len(shape) - 2 - len(front)
-    kernel, strides, dilations = ((*(f[i] for f in front), *[last] * axes) for i, last in enumerate((3, 1, 1)))
+    axes, attrs = windows(shape, front, pads=pads, m=m)
     if weight is None:
-        weight = np.random.default_rng(0).integers(-128, 128, (m, shape[-1], *kernel)).astype("int8")
-    attrs = {"strides": strides, "dilations": dilations, "pads": pads, "kernel": kernel, "m": m}
+        weight = np.random.default_rng(0).integers(-128, 128, (m, shape[-1], *attrs["kernel"])).astype("int8")
     packed = pack_winograd_integers(weight, axes=axes, nr=vectors * target.lanes_f32)
     weights = (np.array(zero, "uint8"), packed, weight.reshape(m, -1).sum(1, dtype="int32"))
     return Case(ConvolutionIntegerWinograd, shape, attrs, weights, dtype="uint8", **fields)

@@ -80,18 +80,12 @@ def in_tiles(
     return te.compute([x.shape[0], *windows, m], result, name=op, attrs=attrs)
 
 
-def axes_of_weight(weight: relax.TensorType | te.Tensor, filtering: Filtering) -> int:
-    """Along how many axes a packed weight [panels, factors, ..] is for tiles."""
-    shape = weight.shape.values if isinstance(weight, relax.TensorType) else weight.shape
-    return 2 if int(shape[1]) == filtering.tile**2 else 1
-
-
 def type_in_tiles(
     operator: str, x: relax.TensorType, weight: relax.TensorType, filtering: Filtering, attrs: dict[str, Any], m: int
 ) -> list[ir.Expr]:
     """The shape of the result; `ValueError` where the weight is for another kernel or other channels."""
     kernel, (_, factors, steps, _, *together) = attrs["kernel"], (int(d) for d in weight.shape.values)
-    axes = axes_of_weight(weight, filtering)
+    axes = filtering.axes(factors)
     depth, found = math.prod(kernel[:-axes]) * int(x.shape.values[-1]), steps * math.prod(together)
     if [factors, found] != [filtering.tile**axes, depth] or list(kernel[-axes:]) != [KERNEL] * axes:
         raise ValueError(
@@ -108,15 +102,14 @@ def flops_in_tiles(
     """Of the products of x [n, *sizes, c] and a packed weight: `shapes` are theirs."""
     (batch, *sizes, channels), (_, factors, *_) = shapes
     windows = [int(w) for w in window_sizes([tirx.IntImm("int64", size) for size in sizes], kernel, **attrs)]
-    axes = 2 if factors == filtering.tile**2 else 1
-    front = len(kernel) - axes
+    front = len(kernel) - filtering.axes(factors)
     tiles = batch * math.prod(windows[:front]) * math.prod(-(-w // filtering.results) for w in windows[front:])
     return 2 * factors * tiles * math.prod(kernel[:front]) * channels * m
 
 
 def kernel_of_factors(factors: np.ndarray, filtering: Filtering, kernel: Sequence[int]) -> np.ndarray:
     """The weight [*kernel, c, m] in float64 that factors [factors, depth, m] were made of, by least squares."""
-    axes = 2 if len(factors) == filtering.tile**2 else 1
+    axes = filtering.axes(len(factors))
     one = np.array([filtering.of_kernel(list(each)) for each in np.eye(KERNEL)]).T  # [tile, 3]
     taps = np.tensordot(np.linalg.pinv(np.kron(one, one) if axes == 2 else one), factors.astype(np.float64), 1)
     whole = taps.reshape(*[KERNEL] * axes, *kernel[:-axes], -1, factors.shape[-1])

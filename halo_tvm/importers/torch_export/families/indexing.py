@@ -43,14 +43,14 @@ def _positions(c: Call) -> list[int]:
 def index(c: Call) -> relax.Expr:
     """A mask is an index for each of its axes: the places where it is true."""
     x, found, masks = c.tensor("self"), {}, {}
-    axis, rank = 0, 1
+    axis = rank = 0
     for given, meta in zip(c["indices"], c.meta("indices")):
         is_mask = meta is not None and meta.dtype == torch.bool
         if is_mask:
             masks[axis] = given
         elif meta is not None:
             found[axis] = c.as_tensor(given, None)
-            rank = max(rank, meta.dim())
+        rank = max(rank, 1 if is_mask else 0 if meta is None else meta.dim())  # of the joint index
         axis += meta.dim() if is_mask else 1
     axes = sorted([*found, *(first + j for first, mask in masks.items() for j in range(mask.ty.ndim))])
     together = axes == list(range(axes[0], axes[-1] + 1))
@@ -58,7 +58,6 @@ def index(c: Call) -> relax.Expr:
     for first, mask in masks.items():
         found |= enumerate(places_of_mask(c, mask, c.found_size(front + rank - 1)), first)
     indices, shape = [found[axis] for axis in axes], c.shape
-    rank = max(t.ty.ndim for t in indices)
 
     def compute(x: te.Tensor, *indices: te.Tensor) -> te.Tensor:
         def at(*i: tirx.Var) -> tirx.PrimExpr:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from tvm import relax, te, tirx
 
@@ -35,7 +33,7 @@ def masked_scatter(c: Call) -> relax.Expr:
 
     def compute(x: te.Tensor, mask: te.Tensor, source: te.Tensor, order: te.Tensor) -> te.Tensor:
         def at(*i: tirx.Var) -> tirx.PrimExpr:
-            return _chosen(mask[i], lambda: source[_inside(order[i], source.shape[0])], x[i], source.shape[0])
+            return _chosen(mask[i], source[_inside(order[i], source.shape[0])], x[i], source.shape[0])
 
         return te.compute(x.shape, at, name="masked_scatter")
 
@@ -72,12 +70,8 @@ def put_where(c: Call, axis: int) -> relax.Expr:
             number = _inside(order[0][here], values.shape[axis]) if order else tirx.const(0, "int64")
             places = [*i[:axis], number, *i[behind:]]
             taken = [0 if isinstance(d, tirx.IntImm) and int(d) == 1 else p for d, p in zip(values.shape, places)]
-
-            def value() -> tirx.PrimExpr:
-                new = values[tuple(taken)]
-                return x[i] + new if add else new
-
-            return _chosen(mask[here], value, x[i], values.shape[axis])
+            new = values[tuple(taken)]
+            return _chosen(mask[here], x[i] + new if add else new, x[i], values.shape[axis])
 
         return te.compute(x.shape, at, name="index_put")
 
@@ -97,7 +91,7 @@ def _inside(number: tirx.PrimExpr, count: tirx.PrimExpr) -> tirx.PrimExpr:
 
 
 def _chosen(
-    condition: tirx.PrimExpr, value: Callable[[], tirx.PrimExpr], otherwise: tirx.PrimExpr, count: tirx.PrimExpr
+    condition: tirx.PrimExpr, value: tirx.PrimExpr, otherwise: tirx.PrimExpr, count: tirx.PrimExpr
 ) -> tirx.PrimExpr:
-    """value() where the condition holds; it is not read where there are none."""
-    return tirx.if_then_else(tirx.all(condition, count > 0), value(), otherwise)
+    """`value` where the condition holds; it is not read where there are none."""
+    return tirx.if_then_else(tirx.all(condition, count > 0), value, otherwise)

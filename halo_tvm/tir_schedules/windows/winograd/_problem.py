@@ -128,8 +128,7 @@ def match(func: tirx.PrimFunc, isa: Isa) -> Problem:
     outputs = written_by(stages, acc, func)
     fields = {name: tuple(window[name]) for name in ("kernel", "strides", "dilations", "pads")}
     windows = Windows(main, x, source, acc, tuple(stages), outputs, **fields, outside=outside)
-    axes = 2 if factors == filtering.tile**2 else 1
-    return Problem(windows, filtering, arithmetic, weight, axes, panels, nr, outer)
+    return Problem(windows, filtering, arithmetic, weight, filtering.axes(factors), panels, nr, outer)
 
 
 def _stored(block: Block) -> ir.Var:
