@@ -20,6 +20,7 @@ from tvm.tirx.buffer import BufferType
 
 from . import launcher
 from ._compat import code_versions, device_source
+from .argument_checks import check_entries
 from .code_generation import build_options, generating, objects_of
 from .cuda.launches import DynamicShared
 from .cuda.machine_code import export_with_machine_code
@@ -135,7 +136,7 @@ def can_capture(mod: tvm.IRModule, target: Target) -> bool:
 
 def _lowered(mod: tvm.IRModule, target: Target, plan_memory: bool) -> tvm.IRModule:
     with generating(target):
-        return lowering(plan_memory)(KnownSizes()(mod))
+        return lowering(plan_memory)(KnownSizes()(check_entries(mod) if target.spec.own_launcher else mod))
 
 
 def _refuse_types(mod: tvm.IRModule, target: Target) -> None:

@@ -22,6 +22,7 @@ from typing import TypeVar
 import tvm
 from tvm import ir, relax, tirx
 
+from .argument_checks import PIPELINE
 from .errors import UnsupportedModel
 from .known_sizes import with_known_sizes
 from .targets import Target, usable_cpus
@@ -121,12 +122,23 @@ def _threads(target: Target) -> ThreadPoolExecutor:
 
 
 def _write(piece: tvm.IRModule, path: Path, target: Target) -> None:
-    code = _generated(lambda: tirx.build(piece, target=target.tvm), target, _functions(piece))
+    code = _generated(
+        lambda: tirx.build(piece, target=target.tvm, pipeline=_pipeline(target)), target, _functions(piece)
+    )
     code.write_to_file(str(path))
 
 
 def _with_machine(mod: tvm.IRModule, target: Target) -> relax.VMExecutable:
-    return _generated(lambda: relax.build(mod, target=target.tvm, relax_pipeline=None), target, _functions(mod))
+    return _generated(
+        lambda: relax.build(mod, target=target.tvm, relax_pipeline=None, tir_pipeline=_pipeline(target)),
+        target,
+        _functions(mod),
+    )
+
+
+def _pipeline(target: Target) -> str:
+    """TVM's passes over functions; without most checks of arguments where the library checks them when it is called."""
+    return PIPELINE if target.spec.own_launcher else "default"
 
 
 def _generated(

@@ -1,9 +1,11 @@
-"""The threads that a library brings along: `parallel_launch.cc` is linked into every library for a CPU.
+"""What a library brings along: code in C++ that is linked into every library for a CPU.
 
-Code that TVM generates launches its parallel loops through a pointer, into which the loader writes TVM's own pool.
-That pool belongs to the calling thread, binds it to a core, is as large as the whole process's and lives until the
-thread ends. A session wants the opposite: its own number of threads, whoever calls, gone when it is closed. So it
-asks the library for a pool of its own and uses it around every call; who calls without asking has TVM's.
+`parallel_launch.cc`: code that TVM generates launches its parallel loops through a pointer, into which the loader
+writes TVM's own pool. That pool belongs to the calling thread, binds it to a core, is as large as the whole process's
+and lives until the thread ends. A session wants the opposite: its own number of threads, whoever calls, gone when it is
+closed. So it asks the library for a pool of its own and uses it around every call; who calls without asking has TVM's.
+
+`dense_arguments.cc` checks what enters a library (`argument_checks.py`), `tile_registers.cc` asks for AMX's registers.
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ if TYPE_CHECKING:
     from ..targets import Target
 
 SOURCE = Path(__file__).with_name("parallel_launch.cc")
+_DENSE = Path(__file__).with_name("dense_arguments.cc")
 _TILES = Path(__file__).with_name("tile_registers.cc")
 POOL, USE, END = "halo_pool", "halo_use", "halo_end"  # see the source
 
 
 def sources(target: Target) -> tuple[Path, ...]:
     """What is linked into every library for `target`, in C++."""
-    return (*((SOURCE,) if target.spec.own_threads else ()), *((_TILES,) if target.isa.tiles else ()))
+    return (*((SOURCE, _DENSE) if target.spec.own_launcher else ()), *((_TILES,) if target.isa.tiles else ()))

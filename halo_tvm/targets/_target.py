@@ -63,7 +63,7 @@ class TargetSpec:
     l2_bytes: int = 1 << 20
     lacks: frozenset[str] = frozenset()  # types of elements that TVM generates no code for
     precision: str = "fp32"  # of products with weights, where none is asked for
-    own_threads: bool = False  # libraries bring the pool of `launcher/` along
+    own_launcher: bool = False  # libraries bring the code of `launcher/` along
     gpu: bool = False  # kernels run on an NVIDIA GPU, called by an LLVM host
     extra: dict[str, object] = field(default_factory=dict, hash=False)  # further keys of TVM's target
 

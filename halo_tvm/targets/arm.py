@@ -9,7 +9,7 @@ ARM = TargetSpec(
     name="arm",
     description="64-bit ARM CPUs under Linux",
     kind="llvm",
-    own_threads=True,
+    own_launcher=True,
     machine="aarch64",
     isas=(
         Isa("neon", "generic", ("+neon",), _NEON, vector_bits=128, vector_registers=32),

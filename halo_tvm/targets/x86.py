@@ -11,7 +11,7 @@ X86 = TargetSpec(
     name="x86",
     description="64-bit x86 CPUs with AVX2, AVX-512 or AMX",
     kind="llvm",
-    own_threads=True,
+    own_launcher=True,
     machine="x86_64",
     isas=(
         Isa(
