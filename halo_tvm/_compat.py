@@ -11,12 +11,15 @@ from pathlib import Path
 
 import tvm
 import tvm_ffi
-from tvm import ir, runtime
+from tvm import ir, runtime, tirx
 from tvm.ir import _ffi_api as _ir_api
+from tvm.relax import block_builder
 from tvm.relax.expr import _update_type
 from tvm.runtime import _ffi_api as _runtime_api
 from tvm.target.codegen import llvm_version_major
 from tvm.tirx.op import call_pure_extern, register_intrin_lowering
+
+from .size_order import in_order, order_of_sizes
 
 PINNED_TVM = "0.27.0.post1"
 PINNED_TVM_FFI = "0.1.14.post1"
@@ -41,6 +44,21 @@ def _of_the_c_library(call: ir.Call) -> ir.Expr:
 
 for _name in ("fabs", "exp2", "fmod"):  # TVM's generator of C knows the others
     register_intrin_lowering(f"tirx.{_name}", target="c", f=_of_the_c_library)
+
+
+_kernel_of = block_builder.gen_call_tir_inputs
+
+
+def _kernel_in_order(*args: object, **kwargs: object) -> tuple[tirx.PrimFunc, list[ir.Expr], object]:
+    """A tensor expression as a kernel, what a call gives it, and what it returns."""
+    func, given, types = _kernel_of(*args, **kwargs)
+    order = order_of_sizes(func)
+    if order != sorted(order):
+        func, given = in_order(func, given, order)
+    return func, given, types
+
+
+block_builder.gen_call_tir_inputs = _kernel_in_order
 
 
 def packed_modules(module: runtime.Module) -> bytes:

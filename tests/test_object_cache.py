@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -121,17 +122,29 @@ for name, cache in (("second", False), ("third", True)):
 
 
 def open_net() -> onnx.ModelProto:
-    """A convolution, a pool, a mean and a classifier, of open batch, height and width."""
+    """Convolutions, hard swishes, a pool, a mean and a classifier, of open batch, height and width."""
     rng = np.random.default_rng(0)
-    shapes = {"kernel": (8, 3, 3, 3), "shift": (8,), "head": (5, 8)}
+    shapes = {"kernel": (8, 3, 3, 3), "shift": (8,), "head": (5, 8)} | {f"d{i}": (8, 1, 3, 3) for i in range(4)}
     weights = [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n) for n, s in shapes.items()]
+    weights += [numpy_helper.from_array(np.float32(value), f"{value}") for value in (0, 3, 6)]
     node = helper.make_node
+    swished = [
+        [
+            node("Conv", [f"s{i}" if i else "p", f"d{i}"], [f"t{i}"], group=8, pads=[1] * 4, strides=[2 - i % 2, 1]),
+            node("Add", [f"t{i}", "3"], [f"u{i}"]),
+            node("Clip", [f"u{i}", "0", "6"], [f"v{i}"]),
+            node("Mul", [f"t{i}", f"v{i}"], [f"w{i}"]),
+            node("Div", [f"w{i}", "6"], [f"s{i + 1}"]),
+        ]
+        for i in range(4)
+    ]
     nodes = [
         node("Conv", ["x", "kernel", "shift"], ["c"], pads=[1, 1, 1, 1]),
         node("Relu", ["c"], ["r"]),
         node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
         node("ReduceMean", ["p"], ["mean"], axes=[1]),
-        node("GlobalAveragePool", ["p"], ["g"]),
+        *itertools.chain(*swished),
+        node("GlobalAveragePool", ["s4"], ["g"]),
         node("Flatten", ["g"], ["f"]),
         node("Gemm", ["f", "head"], ["l"], transB=1),
         node("Softmax", ["l"], ["y"]),

@@ -32,6 +32,7 @@ from ._inner_sizes import readers_of_other_spellings
 from ._join_quantise import join_quantise
 from ._order import in_order
 from ._served_groups import rule_of_group
+from ._size_order import with_sizes_in_order
 from .caches import with_readers_apart
 from .graph_pass import Context, Pass, Report, bindings, op_name, replace_main
 from .name_rows import casts, resolve_rows
@@ -78,7 +79,7 @@ class Fuse(Pass):
         if quantised:
             grouped = in_order(relax.transform.Normalize()(grouped))
             formed = _candidates(grouped, sizes)
-        fused = resolve_rows(_with_own_types(relax.transform.FuseTIR()(grouped)))
+        fused = with_sizes_in_order(resolve_rows(_with_own_types(relax.transform.FuseTIR()(grouped))))
         return inline_small(relax.transform.DeadCodeElimination()(fused)), {
             "candidates": [{**c, "taken": True} for c in formed] + [{**c, "taken": False} for c in refused],
             "saved_bytes": sum(c["benefit_bytes"] for c in formed),

@@ -18,7 +18,6 @@ from ..relay_ops.operator import OVERRIDE, attrs_of, operator_of
 from ..relay_ops.parts.activation import ACTIVATIONS, Activation
 from . import _casts, _division, _extremes, _sums, _zeros
 from ._data_dependent import lower_data_dependent
-from ._size_order import with_sizes_in_order
 from .graph_pass import Context, Pass, Report, rebuild, replace_main
 from .name_rows import name_rows
 
@@ -59,7 +58,7 @@ class Legalize(Pass):
         mod = lower_data_dependent(mod)
         with context.target.tvm:
             mod = relax.backend.DispatchSortScan()(mod)
-        mod = with_sizes_in_order(relax.transform.LegalizeOps(own)(mod))
+        mod = relax.transform.LegalizeOps(own)(mod)
         functions = sum(isinstance(f, tvm.tirx.PrimFunc) for f in mod.functions.values())
         return mod, {"functions": functions, "overridden": overridden}
 
