@@ -86,7 +86,10 @@ def compiled(mod: tvm.IRModule, target: Target, instruments: Sequence[object] = 
     """Code for the functions of `mod`, not linked yet; `UnsupportedModel` for what TVM cannot generate code of."""
     if not target.spec.gpu:
         mod = tvm.IRModule({gvar: with_known_sizes(func) for gvar, func in mod.functions_items()})
-    return _generated(lambda: tvm.compile(mod, target=target.tvm), target, _functions(mod), instruments)
+    pipeline = _pipeline(target)
+    return _generated(
+        lambda: tvm.compile(mod, target=target.tvm, tir_pipeline=pipeline), target, _functions(mod), instruments
+    )
 
 
 def objects_of(lowered: tvm.IRModule, target: Target, directory: Path) -> tuple[relax.VMExecutable, list[Path]]:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tvm
 import tvm_ffi
+from graphs import small_model
 from tvm import relax, tirx
 from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from halo_tvm.argument_checks import OTHER_SIZES, PIPELINE, only_sizes
+from halo_tvm.argument_checks import DENSE, OTHER_SIZES, PIPELINE, only_sizes
 from halo_tvm.build import build_library
+from halo_tvm.compiler import compile_model
+from halo_tvm.config import CompileConfig
+from halo_tvm.imported import InputSpec
+from halo_tvm.models.builder import ModelBuilder
+from halo_tvm.runtime import load
 from halo_tvm.targets import resolve
 
 
@@ -101,3 +108,15 @@ def test_the_machine_compares_the_rest(twice: Callable[[object], object]) -> Non
     for other, said in ((X, "4"), (X[:, :4].astype(np.int32), "float32"), (X[0], "ndim")):
         with pytest.raises((ValueError, TypeError, RuntimeError), match=said):
             twice(tvm.runtime.tensor(other))
+
+
+def test_the_check_is_no_kernel_of_a_profile(tmp_path: Path) -> None:
+    def body(m: ModelBuilder) -> dict[str, relax.Expr]:
+        return {"y": m.emit(relax.op.add(m.inputs["x"], m.inputs["x"]))}
+
+    model = small_model((InputSpec("x", (4, 8), "float32"),), body)
+    path = compile_model(CompileConfig(model="", output=str(tmp_path / "twice.halo"), threads=1), model).path
+    with load(path) as module:
+        calls = module.trace(rounds=1).calls
+    assert DENSE in [call.function for call in calls if call.builtin]
+    assert len([call for call in calls if not call.builtin]) == 1

@@ -18,7 +18,8 @@ from ..errors import EnvironmentProblem
 from ..peak_memory import peak_rss_mib
 from .session import Session
 
-BUILTINS = ("vm.builtin.", "shape_func")  # the virtual machine's own: memory, shapes, views
+# What is no kernel: the virtual machine's own (memory, shapes, views), and the check of what enters a library.
+BUILTINS = ("vm.builtin.", "shape_func", "halo_dense")
 
 Argument = tuple[int, ...] | int | None  # a tensor's shape, a number, anything else
 
