@@ -27,6 +27,7 @@ from tvm.tirx.compilation_pipeline import register_tir_pipeline
 PIPELINE = "halo_tvm"  # the name to give to `tirx.build` and `relax.build`
 DENSE = "halo_dense"  # see the source
 OTHER_SIZES = "Mismatched sizes of arguments when calling:\n  `"  # behind it stands the function's signature
+_TOGETHER = 64  # sizes of a check: TVM walks what belongs together by recursion
 _WORK = "compute_scope"
 _READ, _OF_ARRAY = "tirx.tvm_struct_get", 17  # TVM's `kInt64ArrayElem`, of sizes
 
@@ -104,8 +105,8 @@ class _Entry:
         return True
 
     def checking_sizes(self) -> tirx.Stmt:
-        """The function's body with one check."""
-        checks = [_one_check(self.sizes)] if self.sizes else []
+        """The function's body with one check, or several where there are very many sizes."""
+        checks = [_one_check(self.sizes[i : i + _TOGETHER]) for i in range(0, len(self.sizes), _TOGETHER)]
         work = tirx.SeqStmt(self.work) if len(self.work) > 1 else self.work[0]
         for scope in reversed(self.scopes):
             work = tirx.AttrStmt(scope.node, scope.attr_key, scope.value, work)
