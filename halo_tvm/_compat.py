@@ -19,7 +19,7 @@ from tvm.runtime import _ffi_api as _runtime_api
 from tvm.target.codegen import llvm_version_major
 from tvm.tirx.op import call_pure_extern, register_intrin_lowering
 
-from .size_order import in_order, order_of_sizes
+from .size_order import args_in_order, order_of_sizes, with_order
 
 PINNED_TVM = "0.27.0.post1"
 PINNED_TVM_FFI = "0.1.14.post1"
@@ -54,7 +54,7 @@ def _kernel_in_order(*args: object, **kwargs: object) -> tuple[tirx.PrimFunc, li
     func, given, types = _kernel_of(*args, **kwargs)
     order = order_of_sizes(func)
     if order != sorted(order):
-        func, given = in_order(func, given, order)
+        func, given = with_order(func, order), args_in_order(given, order)
     return func, given, types
 
 

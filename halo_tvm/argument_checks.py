@@ -24,8 +24,9 @@ from tvm import ir, relax, tirx
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
+from .launcher import DENSE
+
 PIPELINE = "halo_tvm"  # the name to give to `tirx.build` and `relax.build`
-DENSE = "halo_dense"  # see the source
 OTHER_SIZES = "Mismatched sizes of arguments when calling:\n  `"  # behind it stands the function's signature
 _TOGETHER = 64  # sizes of a check: TVM walks what belongs together by recursion
 _WORK = "compute_scope"

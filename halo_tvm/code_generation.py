@@ -83,13 +83,13 @@ def _is_narrow(func: tirx.PrimFunc) -> bool:
 
 
 def compiled(mod: tvm.IRModule, target: Target, instruments: Sequence[object] = ()) -> tvm.runtime.Executable:
-    """Code for the functions of `mod`, not linked yet; `UnsupportedModel` for what TVM cannot generate code of."""
+    """Code for the functions of `mod`, not linked yet; `UnsupportedModel` for what TVM cannot generate code of.
+
+    Anybody may call them, with anything: they keep all of TVM's checks.
+    """
     if not target.spec.gpu:
         mod = tvm.IRModule({gvar: with_known_sizes(func) for gvar, func in mod.functions_items()})
-    pipeline = _pipeline(target)
-    return _generated(
-        lambda: tvm.compile(mod, target=target.tvm, tir_pipeline=pipeline), target, _functions(mod), instruments
-    )
+    return _generated(lambda: tvm.compile(mod, target=target.tvm), target, _functions(mod), instruments)
 
 
 def objects_of(lowered: tvm.IRModule, target: Target, directory: Path) -> tuple[relax.VMExecutable, list[Path]]:

@@ -37,8 +37,12 @@ def order_of_sizes(func: tirx.PrimFunc) -> list[int]:
     return order
 
 
-def in_order(func: tirx.PrimFunc, args: Sequence[ir.Expr], order: Sequence[int]) -> tuple[tirx.PrimFunc, list[ir.Expr]]:
-    """`func` with its parameters in `order`, and what a call gives it: its results are not among `args`."""
+def with_order(func: tirx.PrimFunc, order: Sequence[int]) -> tirx.PrimFunc:
+    """`func` with its parameters in `order`."""
     params = [func.params[place] for place in order]
-    given = [args[place] for place in order if place < len(args)]
-    return tirx.PrimFunc(params, func.body, func.ret_type, func.attrs, func.span), given
+    return tirx.PrimFunc(params, func.body, func.ret_type, func.attrs, func.span)
+
+
+def args_in_order(args: Sequence[ir.Expr], order: Sequence[int]) -> list[ir.Expr]:
+    """What a call gives a function whose parameters are in `order`; its results are not among `args`."""
+    return [args[place] for place in order if place < len(args)]

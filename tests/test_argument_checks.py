@@ -15,11 +15,13 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from halo_tvm.argument_checks import DENSE, OTHER_SIZES, PIPELINE, only_sizes
+from halo_tvm.argument_checks import OTHER_SIZES, PIPELINE, only_sizes
 from halo_tvm.build import build_library
+from halo_tvm.code_generation import compiled
 from halo_tvm.compiler import compile_model
 from halo_tvm.config import CompileConfig
 from halo_tvm.imported import InputSpec
+from halo_tvm.launcher import DENSE
 from halo_tvm.models.builder import ModelBuilder
 from halo_tvm.runtime import load
 from halo_tvm.targets import resolve
@@ -108,6 +110,15 @@ def test_the_machine_compares_the_rest(twice: Callable[[object], object]) -> Non
     for other, said in ((X, "4"), (X[:, :4].astype(np.int32), "float32"), (X[0], "ndim")):
         with pytest.raises((ValueError, TypeError, RuntimeError), match=said):
             twice(tvm.runtime.tensor(other))
+
+
+def test_a_kernel_that_anybody_may_call_checks_all() -> None:
+    run = compiled(tvm.IRModule({"rows": rows.with_attr("global_symbol", "rows")}), resolve("cpu"))["rows"]
+    out = tvm.runtime.tensor(np.zeros((3, 5), np.float32))
+    run(tvm.runtime.tensor(np.ones((3, 16), np.float32)), out, 5)
+    for other in (np.ones((3, 16), np.int32), np.ones(3, np.float32)):
+        with pytest.raises((TypeError, ValueError), match="Mismatched A"):
+            run(tvm.runtime.tensor(other), out, 5)
 
 
 def test_the_check_is_no_kernel_of_a_profile(tmp_path: Path) -> None:

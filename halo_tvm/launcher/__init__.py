@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SOURCE = Path(__file__).with_name("parallel_launch.cc")
 _DENSE = Path(__file__).with_name("dense_arguments.cc")
 _TILES = Path(__file__).with_name("tile_registers.cc")
-POOL, USE, END = "halo_pool", "halo_use", "halo_end"  # see the source
+POOL, USE, END, DENSE = "halo_pool", "halo_use", "halo_end", "halo_dense"  # see the sources
 
 
 def sources(target: Target) -> tuple[Path, ...]:

@@ -6,7 +6,7 @@ import tvm
 from tvm import relax, tirx
 
 from ..relay_ops.operator import op_name
-from ..size_order import in_order, order_of_sizes
+from ..size_order import args_in_order, order_of_sizes, with_order
 from .graph_pass import rebuild, replace_main
 
 
@@ -20,10 +20,10 @@ def with_sizes_in_order(mod: tvm.IRModule) -> tvm.IRModule:
     def rewrite(call: relax.Call) -> relax.Expr:
         if op_name(call) != "relax.call_tir" or call.args[0] not in moved:
             return call
-        _, given = in_order(mod[call.args[0]], call.args[1].fields, moved[call.args[0]])
+        given = args_in_order(call.args[1].fields, moved[call.args[0]])
         return relax.Call(call.op, [call.args[0], relax.Tuple(given), *call.args[2:]], call.attrs, call.ty_args)
 
     out = replace_main(mod, rebuild(mod["main"], rewrite))
     for gvar, order in moved.items():
-        out[gvar], _ = in_order(mod[gvar], (), order)
+        out[gvar] = with_order(mod[gvar], order)
     return relax.transform.Normalize()(out)

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import tvm_ffi
 
 from ..errors import EnvironmentProblem
+from ..launcher import DENSE
 from ..peak_memory import peak_rss_mib
 from .session import Session
 
 # What is no kernel: the virtual machine's own (memory, shapes, views), and the check of what enters a library.
-BUILTINS = ("vm.builtin.", "shape_func", "halo_dense")
+BUILTINS = ("vm.builtin.", "shape_func", DENSE)
 
 Argument = tuple[int, ...] | int | None  # a tensor's shape, a number, anything else
 
