@@ -105,7 +105,7 @@ def build_part(part: str, folder: Path, options: Options) -> None:
     path = folder / f"{part}.halo"
     path.parent.mkdir(parents=True, exist_ok=True)
     if kind == "operators":
-        cases = {f"case{i}": (name, case) for i, case in enumerate(_cases(name, target))}
+        cases = {f"case{i}": (name, case) for i, case in enumerate(cases_of(name, target))}
         _write_functions(path, cases, target, True)
     elif kind == "models":
         family = FAMILIES[name]
@@ -175,7 +175,7 @@ class _Recorded(RandomWeights):
         return super().source(name, shape, scale, offset)
 
 
-def _cases(name: str, target: Target) -> list[Case]:
+def cases_of(name: str, target: Target) -> list[Case]:
     """The registry's, and for a GPU those of `_more`, and all that can be of narrow types in these, too."""
     rng = np.random.default_rng(OPERATOR_SEED)
     found = [
@@ -191,8 +191,13 @@ def _cases(name: str, target: Target) -> list[Case]:
         Case(tuple(rng.standard_normal(shape, dtype=np.float32) for shape in shapes), attrs)
         for shapes, attrs in _more().get(name, ())
     ]
-    narrow = [_narrowed(name, case, dtype) for dtype in NARROW for case in found] if name in NARROWED else []
-    return found + [case for case in narrow if case.attrs.get("layout") != "packed"]
+    as_they_are = [case for case in found if case.attrs.get("layout") != "packed" and not _keeps_narrow(name, case)]
+    return found + [_narrowed(name, case, dtype) for dtype in NARROW for case in as_they_are if name in NARROWED]
+
+
+def _keeps_narrow(name: str, case: Case) -> bool:
+    """Keys and values that a cache keeps in a type of its own, under queries of float32 alone."""
+    return name == "attention" and not case.attrs.get("packed") and case.arrays[1].dtype != np.float32
 
 
 def _more() -> dict[str, list[tuple[list[tuple[int, ...]], dict[str, object]]]]:
@@ -229,19 +234,7 @@ def _narrowed(name: str, case: Case, dtype: str) -> Case:
 
 def _write_functions(path: Path, cases: Mapping[str, tuple[str, Case]], target: Target, check: bool) -> None:
     """One library with a function for each case; `check`: with references in float64."""
-    builder = relax.BlockBuilder()
-    for function, (name, case) in cases.items():
-        operator = OPERATORS[name]
-        params = [relax.Var(f"x{i}", relax.TensorType(a.shape, str(a.dtype))) for i, a in enumerate(case.arrays)]
-        with builder.function(function, params):
-            with builder.dataflow():
-                out = builder.emit(operator.call(*params, **case.attrs))
-                if operator.semantic:
-                    out = builder.emit(operator.expand(builder, builder.lookup_binding(out)))
-                out = builder.emit_output(out)
-            builder.emit_func_output(out)
-    mod = relax.transform.LegalizeOps()(relax.transform.DeadCodeElimination()(builder.get()))
-    mod, report = schedule_functions(mod, target)
+    mod, report = schedule_functions(relax.transform.LegalizeOps()(module_of(cases)), target)
     library = path.with_suffix(".so")
     device = build_library(mod, target, library, False).device
     specs = {function: _spec(mod[function], case) for function, (_, case) in cases.items()}
@@ -275,6 +268,22 @@ def _write_functions(path: Path, cases: Mapping[str, tuple[str, Case]], target: 
         reference=reference or None,
     )
     library.unlink()
+
+
+def module_of(cases: Mapping[str, tuple[str, Case]]) -> tvm.IRModule:
+    """A function for each case, the operator's decomposition where it needs one."""
+    builder = relax.BlockBuilder()
+    for function, (name, case) in cases.items():
+        operator = OPERATORS[name]
+        params = [relax.Var(f"x{i}", relax.TensorType(a.shape, str(a.dtype))) for i, a in enumerate(case.arrays)]
+        with builder.function(function, params):
+            with builder.dataflow():
+                out = builder.emit(operator.call(*params, **case.attrs))
+                if operator.semantic:
+                    out = builder.emit(operator.expand(builder, builder.lookup_binding(out)))
+                out = builder.emit_output(out)
+            builder.emit_func_output(out)
+    return relax.transform.DeadCodeElimination()(builder.get())
 
 
 def _spec(func: relax.Function, case: Case) -> FunctionSpec:

@@ -8,13 +8,16 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import _gpu_table as table
 
 from halo_tvm.errors import EnvironmentProblem, HaloError, UsageError
+
+if TYPE_CHECKING:
+    from _gpu_build import Options
 
 PLAN = "check.json"
 MOST_BYTES = 64 << 20
@@ -44,10 +47,11 @@ def build(folder: Path, options: argparse.Namespace) -> None:
 
     def one(part: str) -> str:
         if alone:
-            return _guarded(lambda: building.build_part(part, folder, made))
+            return built_or_why(part, folder, made)
         command = [sys.executable, _SCRIPT, "--part", part, "--build", str(folder), *_flags(options)]
         done = subprocess.run(command, capture_output=True, text=True)
-        return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no word"])[-1][:500]
+        said = done.stdout.strip() or done.stderr.strip()  # the latter of a process that was ended
+        return "" if done.returncode == 0 else (said.splitlines() or ["no word"])[-1][:500]
 
     with ThreadPoolExecutor(options.jobs) as pool:
         failures = dict(zip(names, pool.map(one, names), strict=True))
@@ -84,12 +88,14 @@ def build(folder: Path, options: argparse.Namespace) -> None:
         )
 
 
-def _guarded(step: Callable[[], None]) -> str:
-    """Why a part could not be built: one part's failure is no reason to go without the others."""
+def built_or_why(part: str, folder: Path, options: Options) -> str:
+    """Why a part could not be built, or nothing: one part's failure is no reason to go without the others."""
+    import _gpu_build as building
+
     try:
-        step()
+        building.build_part(part, folder, options)
     except (HaloError, RuntimeError, ValueError, TypeError, LookupError, OSError) as error:
-        return f"{type(error).__name__}: {str(error).strip()}"[:500]
+        return " ".join(f"{type(error).__name__}: {error}".split())[:500]
     return ""
 
 

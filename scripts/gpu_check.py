@@ -37,7 +37,7 @@ import _gpu_checks as checks
 import _gpu_engines as engines
 import _gpu_race as race
 import _gpu_table as table
-from _gpu_directory import build, plan_of
+from _gpu_directory import build, built_or_why, plan_of
 
 from halo_tvm.errors import EnvironmentProblem, HaloError, ValidationFailed
 
@@ -157,8 +157,9 @@ def _main(options: argparse.Namespace) -> int:
         import _gpu_build as building
 
         made = building.Options(options.target, options.precision, options.small)
-        building.build_part(options.part, options.build, made)
-        return 0
+        why = built_or_why(options.part, options.build, made)
+        print(why)
+        return 1 if why else 0
     if options.build:
         build(options.build, options)
         return 0

@@ -23,14 +23,17 @@ import _gpu_race as race
 import fake_gpu
 import gpu_check
 from _gpu_checks import Clock
+from _gpu_build import cases_of, module_of
 from _gpu_directory import MOST_BYTES, PLAN
 from _gpu_engines import Attention, Product, attention_of, product_of, sample_of
 
 from halo_tvm import params
 from halo_tvm.cuda.toolkit import find_nvcc
 from halo_tvm.errors import EnvironmentProblem, MissingPackage, PeerFailed
+from halo_tvm.relay_ops import OPERATORS
 from halo_tvm.runtime import host
 from halo_tvm.runtime.tensors import numpy_dtype
+from halo_tvm.targets import resolve
 
 SCRIPT = ROOT / "scripts" / "gpu_check.py"
 PARTS = ("operators/rms_norm", "models/gpt2", "step", "kernels")
@@ -148,6 +151,20 @@ def test_it_is_built_for_a_gpu(only: tuple[str, ...], tmp_path: Path) -> None:
     plan = json.loads((tmp_path / "artifacts" / PLAN).read_text())
     assert plan["failed"] == {} and len(plan["parts"]) >= (len(only) or 20)
     assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) <= MOST_BYTES
+
+
+@pytest.mark.parametrize("name", sorted(OPERATORS))
+def test_every_case_is_a_call_of_its_operator(name: str) -> None:
+    """In 16 bits, too, which `--build` alone makes: a part that cannot be built is seen without nvcc."""
+    cases = cases_of(name, resolve("cuda:sm_90"))
+    assert len(module_of({f"case{i}": (name, case) for i, case in enumerate(cases)}).functions) >= len(cases) > 0
+
+
+def test_a_part_that_cannot_be_built_says_why(tmp_path: Path) -> None:
+    """In a process of its own, too, whose last line on stderr may be a warning of TVM."""
+    command = [sys.executable, str(SCRIPT), "--target", "cpu", "--build", str(tmp_path), "--part", "operators/none"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (1, "KeyError: 'none'")
 
 
 def test_no_gpu_is_exit_code_5_and_a_sentence(
