@@ -22,8 +22,8 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "runtime")]
 import _gpu_race as race
 import fake_gpu
 import gpu_check
-from _gpu_checks import Clock
 from _gpu_build import cases_of, module_of
+from _gpu_checks import Clock
 from _gpu_directory import MOST_BYTES, PLAN
 from _gpu_engines import Attention, Product, attention_of, product_of, sample_of
 
