@@ -32,6 +32,7 @@ from .memory_plan import PlanActivations
 from .object_cache import ObjectCache
 from .phase_reports import DeviceCode
 from .shape_functions import order_shape_functions
+from .source_names import source_names
 from .targets import Target
 from .workspaces import keeps_workspace
 
@@ -174,6 +175,8 @@ def build_library(
     Code for a GPU is not cached: the tools that assemble it are NVIDIA's, whose versions no key tells.
     """
     _refuse_types(mod, target)
+    if target.spec.is_source:
+        mod = source_names(mod)
     if target.spec.gpu:
         shared = DynamicShared()
         with device_source(), generating(target, instruments=(shared,), more_options={CUDA_GRAPH: cuda_graph}):

@@ -22,9 +22,10 @@ from typing import TypeVar
 import tvm
 from tvm import ir, relax, tirx
 
-from .argument_checks import PIPELINE
+from . import argument_checks, exact_constants
 from .errors import UnsupportedModel
 from .known_sizes import with_known_sizes
+from .source_names import source_names
 from .targets import Target, usable_cpus
 from .tir_schedules import has_exact_buffers
 
@@ -89,12 +90,20 @@ def compiled(mod: tvm.IRModule, target: Target, instruments: Sequence[object] = 
     """
     if not target.spec.gpu:
         mod = tvm.IRModule({gvar: with_known_sizes(func) for gvar, func in mod.functions_items()})
-    return _generated(lambda: tvm.compile(mod, target=target.tvm), target, _functions(mod), instruments)
+    if target.spec.is_source:
+        mod = source_names(mod)
+    passes = _with_all_checks(target)
+    return _generated(
+        lambda: tvm.compile(mod, target=target.tvm, tir_pipeline=passes), target, _functions(mod), instruments
+    )
 
 
 def objects_of(lowered: tvm.IRModule, target: Target, directory: Path) -> tuple[relax.VMExecutable, list[Path]]:
-    """Code for `lowered`, which went through `build.lowering`: an executable, and files to link with it."""
-    first, others = pieces(lowered)
+    """Code for `lowered`, which went through `build.lowering`: an executable, and files to link with it.
+
+    Of source code there is one piece: two would define the same symbols.
+    """
+    first, others = (lowered, []) if target.spec.is_source else pieces(lowered)
     paths = [directory / f"piece{i}.o" for i in range(1, len(others) + 1)]
     with _threads(target) as pool:
         executable = pool.submit(_with_machine, first, target)
@@ -141,7 +150,11 @@ def _with_machine(mod: tvm.IRModule, target: Target) -> relax.VMExecutable:
 
 def _pipeline(target: Target) -> str:
     """TVM's passes over functions; without most checks of arguments where the library checks them when it is called."""
-    return PIPELINE if target.spec.own_launcher else "default"
+    return argument_checks.PIPELINE if target.spec.own_launcher else _with_all_checks(target)
+
+
+def _with_all_checks(target: Target) -> str:
+    return exact_constants.PIPELINE if target.spec.rounds_constants else "default"
 
 
 def _generated(

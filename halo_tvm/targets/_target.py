@@ -64,6 +64,7 @@ class TargetSpec:
     lacks: frozenset[str] = frozenset()  # types of elements that TVM generates no code for
     precision: str = "fp32"  # of products with weights, where none is asked for
     own_launcher: bool = False  # libraries bring the code of `launcher/` along
+    rounds_constants: bool = False  # TVM writes seven digits of each
     gpu: bool = False  # kernels run on an NVIDIA GPU, called by an LLVM host
     extra: dict[str, object] = field(default_factory=dict, hash=False)  # further keys of TVM's target
 
@@ -72,6 +73,11 @@ class TargetSpec:
         assert self.rules, f"target {self.name} names no schedule rule"
         assert self.name not in TARGETS, f"target {self.name} is defined twice"
         TARGETS[self.name] = self
+
+    @property
+    def is_source(self) -> bool:
+        """Whether TVM writes source code for it, which another compiler reads."""
+        return self.kind != "llvm"
 
 
 @dataclass(frozen=True)

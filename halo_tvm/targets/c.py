@@ -11,7 +11,8 @@ C = TargetSpec(
     isas=(Isa("portable", "", (), frozenset(), vector_bits=128, vector_registers=16),),
     rules=("fallback",),
     runs_on=frozenset(),
-    # Infinity, as TVM spells it.
-    link_options=("-O3", "-Dinff=__builtin_inff()", "-Dinf=__builtin_inf()"),
+    # TVM reads the bits of a number through a pointer of another type, and spells infinity so.
+    link_options=("-O3", "-fno-strict-aliasing", "-Dinff=__builtin_inff()", "-Dinf=__builtin_inf()"),
+    rounds_constants=True,
     lacks=frozenset({"float16"}),  # TVM writes `half`, which is no type of C
 )
