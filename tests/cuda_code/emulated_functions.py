@@ -12,9 +12,11 @@ from checkpoints import write_checkpoint
 from emulation import emulate
 from test_operators import arguments
 from tvm import relax, tirx
+from tvm.ir import Expr
 
 from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig
+from halo_tvm.dimensions import size_of
 from halo_tvm.importers import import_model
 from halo_tvm.phase_reports import Reports, ScheduleReport
 from halo_tvm.phases import lower, schedule
@@ -41,9 +43,13 @@ class Scheduled:
 
 def scheduled_model(kind: str, precision: str, root: Path) -> Scheduled:
     """A tiny model of family `kind`."""
-    source = str(write_checkpoint(root / kind, kind))
-    compilation = Compilation.of(CompileConfig(model=source, precision=precision), TARGET)
-    mod, reports = lower(import_model(source), compilation)
+    return scheduled_file(write_checkpoint(root / kind, kind), precision)
+
+
+def scheduled_file(source: Path, precision: str) -> Scheduled:
+    """The model of a file or directory."""
+    compilation = Compilation.of(CompileConfig(model=str(source), precision=precision), TARGET)
+    mod, reports = lower(import_model(str(source)), compilation)
     after, report = schedule(mod, compilation)
     return Scheduled(primitive(mod), after, reports, report)
 
@@ -68,31 +74,37 @@ def module_of(name: str, index: int) -> tvm.IRModule:
     return relax.transform.LegalizeOps()(relax.transform.DeadCodeElimination()(bb.get()))
 
 
-def _arrays_of(func: tirx.PrimFunc, sizes: Mapping[str, int]) -> list[np.ndarray]:
-    """Random arguments, a symbolic size as in `sizes`, else 6; integers are small enough to be any index."""
-    rng, arrays = np.random.default_rng(0), []
+def _arguments_of(func: tirx.PrimFunc, sizes: Mapping[str, int]) -> list[np.ndarray | int]:
+    """Random arrays, a symbolic size as in `sizes`, else 6; integers are small enough to be any index."""
+    rng, found = np.random.default_rng(0), []
     for param in func.params:
-        shape = [int(d) if isinstance(d, tirx.IntImm) else sizes.get(d.name, 6) for d in param.ty.shape]
-        dtype = str(param.ty.dtype)
-        arrays.append(
+        if not isinstance(param.ty, tirx.BufferType):
+            found.append(_size(param, sizes))
+            continue
+        shape, dtype = [_size(dim, sizes) for dim in param.ty.shape], str(param.ty.dtype)
+        found.append(
             rng.integers(0, 3, shape).astype(dtype) if "int" in dtype else rng.standard_normal(shape).astype(dtype)
         )
-    return arrays
+    return found
 
 
-def _reference(func: tirx.PrimFunc, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """The arrays as the CPU leaves them, from `func`, which no rule has scheduled."""
-    tensors = [tvm.runtime.tensor(array) for array in arrays]
-    tvm.tirx.build(func.with_attr("global_symbol", "main"), target="llvm")["main"](*tensors)
-    return [tensor.numpy() for tensor in tensors]
+def _size(dim: Expr, sizes: Mapping[str, int]) -> int:
+    return size_of(dim, {str(var.name): 6 for var in tirx.analysis.undefined_vars(dim)} | dict(sizes))
+
+
+def _reference(func: tirx.PrimFunc, arguments: list[np.ndarray | int]) -> list[np.ndarray | int]:
+    """The arguments as the CPU leaves them, from `func`, which no rule has scheduled."""
+    given = [tvm.runtime.tensor(a) if isinstance(a, np.ndarray) else a for a in arguments]
+    tvm.tirx.build(func.with_attr("global_symbol", "main"), target="llvm")["main"](*given)
+    return [a if isinstance(a, int) else a.numpy() for a in given]
 
 
 def emulated(before: tirx.PrimFunc, after: tirx.PrimFunc, **sizes: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(what the emulated GPU leaves by `after`, what the CPU leaves by `before`) of each array."""
-    arrays = _arrays_of(before, sizes)
-    expected = _reference(before, arrays)
-    emulate(after, TARGET, arrays)
-    return zip(arrays, expected, strict=True)
+    arguments = _arguments_of(before, sizes)
+    expected = _reference(before, arguments)
+    emulate(after, TARGET, arguments)
+    return ((a, wanted) for a, wanted in zip(arguments, expected, strict=True) if isinstance(a, np.ndarray))
 
 
 SUMS_OF_GROUPS = "linear_groups"  # float32 sums of groups' products, of which the largest decides the rounding

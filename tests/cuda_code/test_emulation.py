@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import tvm
 import tvm_ffi
-from emulated_functions import TARGET, assert_near, emulated, module_of, primitive, scheduled_model
+from emulated_functions import TARGET, assert_near, emulated, module_of, primitive, scheduled_file, scheduled_model
 from emulation import KernelFault, _run, emulate
 from emulation._matrices import registers
 from gpu_code import machine_code
@@ -375,6 +376,58 @@ def check_functions(before: dict[str, tirx.PrimFunc], after: tvm.IRModule, **siz
     for name, func in before.items():
         for array, wanted in emulated(func, after[name], **sizes):
             assert_near(array, wanted, name)
+
+
+@pytest.mark.parametrize("width", [200, "w"])
+def test_lanes_meet_before_an_operation_with_conditions(width: int | str, tmp_path: Path) -> None:
+    """A maximum keeps NaN, by a condition that some lanes of a warp meet: no shuffle may stand under it."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 21]>
+        net (float[6, {width}] x) => (float[6, 1] y)
+        {{
+            axes = Constant <value_ints = [1]> ()
+            y = ReduceMax (x, axes)
+        }}"""
+    )
+    onnx.save(model, tmp_path / "max.onnx")
+    net = scheduled_file(tmp_path / "max.onnx", "fp32")
+    assert set(net.schedule.rules) == {"row_reduction_gpu"}
+    check_functions(net.before, net.after, w=200)
+
+
+GROUPED = """
+    <ir_version: 10, opset_import: ["" : 21]>
+    net (float[n, 8, {length}] x) => (float[n, 8, m] y)
+    {{
+        a = Conv <strides = [2], kernel_shape = [3]> (x, w0)
+        b = Conv <group = 2, kernel_shape = [4], pads = [2, 2]> (a, w1)
+        c = Slice (b, from, to, axis)
+        y = Sigmoid (c)
+    }}"""
+
+
+@pytest.mark.parametrize(
+    ("length", "reason"),
+    [
+        ("length", "keeps a buffer of unknown size in shared"),
+        (16401, "keeps 262400 bytes in shared memory, where 49152"),
+    ],
+)
+def test_what_tvms_rule_cannot_keep_in_shared_memory_goes_elsewhere(
+    length: int | str, reason: str, tmp_path: Path
+) -> None:
+    """With computed sizes, one of which is the other and one more: TVM's net stops at those unless they have names."""
+    model = onnx.parser.parse_model(GROUPED.format(length=length))
+    arrays = {"w0": random(8, 8, 3), "w1": random(8, 4, 4)}
+    arrays |= {"from": np.array([0]), "to": np.array([-1]), "axis": np.array([2])}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    onnx.save(model, tmp_path / "net.onnx")
+    net = scheduled_file(tmp_path / "net.onnx", "fp32")
+    (grouped,) = (entry for entry in net.schedule.functions if entry.rule == "fallback_gpu")
+    assert any(reason in declined for declined in grouped.declined)
+    if isinstance(length, str):
+        name = grouped.function
+        check_functions({name: net.before[name]}, net.after, n=2, length=21)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])

@@ -96,7 +96,9 @@ def across_threads(
             tirx.const(WARP, "int32"),
             tirx.const(WARP, "int32"),
         )
-        out.append(tirx.BufferStore(value, operation(value[here[0]], other), here))
+        # Before the operation, which may have conditions: all lanes of the warp reach a shuffle.
+        theirs = tirx.Var("theirs", value.dtype)
+        out += [tirx.Bind(theirs, other), tirx.BufferStore(value, operation(value[here[0]], theirs), here)]
         step //= 2
     return out
 

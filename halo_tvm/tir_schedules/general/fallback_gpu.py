@@ -14,6 +14,7 @@ from tvm import s_tir, tirx
 from tvm.s_tir.dlight.gpu import Fallback as ThreadBinding
 
 from ...errors import Declined
+from ...named_sizes import with_named_sizes
 from ..blocks import is_scheduled
 from ..code.lanes import constant
 from ..rule import Rule, scheduled
@@ -39,6 +40,7 @@ class FallbackGPU(Rule[Decision]):
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
         if is_scheduled(func):
             return func
+        func = with_named_sizes(func)
         with target.tvm:
             schedule = None if _has_nothing_to_do(func) else ThreadBinding().apply(func, target.tvm, False)
         done = _on_one_thread(func) if schedule is None else scheduled(schedule)
