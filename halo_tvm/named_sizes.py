@@ -4,7 +4,7 @@ Before -> after
     f(x: [(h - 1) // 2 + 1]):  for i in range((h - 1) // 2 + 2)    ->    f(x: [size0]):  for i in range(size0 + 1)
 Serves
     what knows sizes by their form alone. TVM's rule for any function on a GPU fuses loops and splits what it fused, and
-    stops where it cannot prove that a computed size divides itself; its C writes a division in the middle of a statement
+    stops where it cannot prove that a computed size divides itself; its C has a division in the middle of a statement
 Leaves alone
     sizes of tensors inside, but for those that differ from a parameter's by a number
 """
