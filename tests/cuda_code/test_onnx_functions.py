@@ -25,7 +25,7 @@ EMULATED = ("float32", "float64", "int32", "int64", "int8", "uint8")
 
 
 @cache
-def tests() -> dict[str, object]:
+def node_tests() -> dict[str, object]:
     sys.path.insert(0, str(ROOT / "scripts"))
     from onnx_conformance import load_tests
 
@@ -51,7 +51,7 @@ def functions(model: onnx.ModelProto, path: Path) -> Iterator[tuple[str, tirx.Pr
 def test_functions_are_right(family: str, tmp_path: Path) -> None:
     seen: set[str] = set()
     wrong: list[str] = []
-    for test in tests().values():
+    for test in node_tests().values():
         if test.model is None or not re.match(f"test_{family}", test.name) or re.search(LEFT_OUT, test.name):
             continue
         for name, before, after, rule in functions(test.model, tmp_path / "model.onnx"):

@@ -278,7 +278,8 @@ def _philox(counter: Words, key: Words) -> tuple[Words, Callable[[ir.Expr], ir.E
 
 def _halves(number: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
     """The low and the high word of an int64."""
-    return number.astype("uint32"), (number >> tirx.const(32, "int64")).astype("uint32")
+    # TVM makes an index 32 bits wide where it can, which a cast stays above and a shift by 32 does not.
+    return number.astype("uint32"), (number.astype("uint64") >> _u64(32)).astype("uint32")
 
 
 def _unit(high: ir.Expr, low: ir.Expr) -> ir.Expr:
