@@ -6,7 +6,8 @@ Serves
     what knows sizes by their form alone. TVM's rule for any function on a GPU fuses loops and splits what it fused, and
     stops where it cannot prove that a computed size divides itself; its C has a division in the middle of a statement
 Leaves alone
-    sizes of tensors inside, but for those that differ from a parameter's by a number
+    a size that is given and a number more; sizes of tensors inside, but for those that differ from a parameter's by a
+    number
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def with_named_sizes(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """`func` with a variable for each computed size of its parameters, wherever it reads that size or a sum of it."""
     dims = [dim for param in func.params if isinstance(param.ty, tirx.BufferType) for dim in param.ty.shape]
     names: dict[int, tuple[ir.Var, int]] = {}  # by what is added to this number
-    computed = [_sum(dim) for dim in dims if not isinstance(dim, ir.Var | tirx.IntImm)]
+    computed = [_sum(dim) for dim in dims if not isinstance(_sum(dim)[0], ir.Var | tirx.IntImm)]
     for rest, number in computed:
         names.setdefault(_key(rest), (tirx.Var(f"size{len(names)}", rest.ty.dtype), number))
 

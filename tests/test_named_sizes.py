@@ -37,11 +37,11 @@ def test_sizes_that_are_known_or_given_are_left_alone() -> None:
     def func(a: T.handle, b: T.handle):
         n = T.int64()
         x = T.match_buffer(a, (n, 4), "float32")
-        y = T.match_buffer(b, (n, 4), "float32")
+        y = T.match_buffer(b, (n + 3, 4), "float32")
         for i, j in T.grid(n, 4):
             with T.sblock("y"):
                 vi, vj = T.axis.remap("SS", [i, j])
-                y[vi, vj] = x[vi, vj]
+                y[vi + 3, vj] = x[vi, vj]
 
     assert isinstance(func, tirx.PrimFunc)
     assert with_named_sizes(func).same_as(func)

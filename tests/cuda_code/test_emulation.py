@@ -395,6 +395,16 @@ def test_lanes_meet_before_an_operation_with_conditions(width: int | str, tmp_pa
     check_functions(net.before, net.after, w=200)
 
 
+def test_draws_of_fixed_sizes_are_those_of_a_cpu(tmp_path: Path) -> None:
+    """Their indices fit 32 bits, which TVM gives them then, and have a high word all the same."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> net (float[10] x) => (float[10] y) { y = RandomUniformLike (x) }'
+    )
+    onnx.save(model, tmp_path / "draw.onnx")
+    net = scheduled_file(tmp_path / "draw.onnx", "fp32")
+    check_functions(net.before, net.after)
+
+
 GROUPED = """
     <ir_version: 10, opset_import: ["" : 21]>
     net (float[n, 8, {length}] x) => (float[n, 8, m] y)
