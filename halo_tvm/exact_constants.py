@@ -35,14 +35,10 @@ def _pipeline() -> tuple[tvm.transform.Pass, object, object]:
 register_tir_pipeline(PIPELINE, _pipeline)
 
 
-@tvm.transform.module_pass(opt_level=0, name="halo.ExactConstants")
-def exact_constants(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+@tirx.transform.prim_func_pass(opt_level=0, name="halo.ExactConstants")
+def exact_constants(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
     """The pass, for lowered functions."""
-    mod = mod.clone()
-    for gvar, func in mod.functions_items():
-        if isinstance(func, tirx.PrimFunc):
-            mod[gvar] = func.with_body(tvm_ffi.structural_map(func.body, ((tirx.FloatImm, _exact),), order="post"))
-    return mod
+    return func.with_body(tvm_ffi.structural_map(func.body, ((tirx.FloatImm, _exact),), order="post"))
 
 
 def _exact(constant: tirx.FloatImm) -> Expr:

@@ -18,14 +18,10 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 
-@tvm.transform.module_pass(opt_level=0, name="halo.NamedSizes")
-def named_sizes(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+@tirx.transform.prim_func_pass(opt_level=0, name="halo.NamedSizes")
+def named_sizes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
     """The pass, for functions that are not lowered yet."""
-    mod = mod.clone()
-    for gvar, func in mod.functions_items():
-        if isinstance(func, tirx.PrimFunc):
-            mod[gvar] = with_named_sizes(func)
-    return mod
+    return with_named_sizes(func)
 
 
 def with_named_sizes(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -34,17 +34,9 @@ _TAKEN = frozenset(
 )
 
 
-@tvm.transform.module_pass(opt_level=0, name="halo.SourceNames")
-def source_names(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+@tirx.transform.prim_func_pass(opt_level=0, name="halo.SourceNames")
+def source_names(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
     """The pass, for functions that are scheduled and not lowered yet."""
-    mod = mod.clone()
-    for gvar, func in mod.functions_items():
-        if isinstance(func, tirx.PrimFunc):
-            mod[gvar] = _named(func)
-    return mod
-
-
-def _named(func: tirx.PrimFunc) -> tirx.PrimFunc:
     names: set[str] = set()
     tvm_ffi.structural_walk(func, (ir.Var, lambda var: names.add(str(var.name))))
     if all(map(_fits, names)):

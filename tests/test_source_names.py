@@ -9,6 +9,7 @@ import onnx
 import pytest
 import tvm
 import tvm_ffi
+from path_names import name_by_paths
 from tvm import ir, te, tirx
 
 import halo_tvm
@@ -53,16 +54,8 @@ def test_nvcc_takes_a_net_whose_names_are_paths(tmp_path: Path) -> None:
             c = MatMul (b, w)
             y = CumSum (c, axis)
         }""")
-    arrays = {"w": np.ones((16, 16), np.float32), "axis": np.array(1)}
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, path(name)) for name, array in arrays.items())
-    for node in model.graph.node:
-        node.input[:], node.output[:] = map(path, node.input), map(path, node.output)
+    name_by_paths(model, {"w": np.ones((16, 16), np.float32), "axis": np.array(1)})
     onnx.save(model, tmp_path / "net.onnx")
     output = str(tmp_path / "net.halo")
     config = CompileConfig(str(tmp_path / "net.onnx"), target="cuda:sm_80", output=output, validate=False)
     assert halo_tvm.compile_model(config).reports.build.device.form == "fatbin"
-
-
-def path(name: str) -> str:
-    """`name` as exporters write it, but for the model's input and result."""
-    return name if name in ("x", "y") else f"9/net.{name}@1"

@@ -11,6 +11,7 @@ import pytest
 import tvm
 from hypothesis import given
 from hypothesis import strategies as st
+from path_names import name_by_paths
 from tvm import te, tirx
 
 import halo_tvm
@@ -99,11 +100,6 @@ def constant(value: float) -> tirx.FloatImm:
     return tirx.const(value, "float32")
 
 
-def path(name: str) -> str:
-    """`name` as exporters write it, but for the model's input and result."""
-    return name if name in ("x", "y", "") else f"9/net.{name}@1"
-
-
 @pytest.mark.parametrize("sizes", ["2, 3, 16, 16", "n, 3, h, w"])
 def test_a_net_of_many_functions_with_names_that_are_paths(sizes: str, tmp_path: Path) -> None:
     """More functions than a piece of a library has; values named by paths and numbers, as exporters do."""
@@ -133,9 +129,7 @@ def test_a_net_of_many_functions_with_names_that_are_paths(sizes: str, tmp_path:
     shapes = [(8, 3, 3, 3), (8, 1, 3, 3), (8, 8, 1, 1)]
     held = {f"w{i}": rng.standard_normal(shape).astype(np.float32) for i, shape in enumerate(shapes)}
     held |= {"scales": np.array([1, 1, 2, 2], np.float32), "axes": np.array([2, 3]), "axis": np.array(1)}
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, path(name)) for name, array in held.items())
-    for node in model.graph.node:
-        node.input[:], node.output[:] = map(path, node.input), map(path, node.output)
+    name_by_paths(model, held)
     onnx.save(model, tmp_path / "net.onnx")
     config = CompileConfig(str(tmp_path / "net.onnx"), target="c", cache=False, output=str(tmp_path / "m.halo"))
     reports = halo_tvm.compile_model(config).reports  # validates
