@@ -29,7 +29,6 @@ from .errors import EnvironmentProblem, UnsupportedModel
 from .imported import UNBOUNDED
 from .known_sizes import KnownSizes
 from .memory_plan import PlanActivations
-from .named_sizes import named_sizes
 from .object_cache import ObjectCache
 from .phase_reports import DeviceCode
 from .shape_functions import order_shape_functions
@@ -177,7 +176,7 @@ def build_library(
     """
     _refuse_types(mod, target)
     if target.spec.is_source:
-        mod = source_names(mod if target.spec.gpu else named_sizes(mod))
+        mod = source_names(mod)
     if target.spec.gpu:
         shared = DynamicShared()
         with device_source(), generating(target, instruments=(shared,), more_options={CUDA_GRAPH: cuda_graph}):

@@ -1,9 +1,10 @@
 """Sizes are never negative, and TVM's lowering is told so: a division by a size needs no case for each sign.
 
 Before -> after
-    f(x: [n, 16 * q + 16], q):  body      ->      f(x, q):  if n >= 0 and q >= 0: body
+    f(x: [n, 16 * q + 16], q):  body    ->    f(x: [n, size0], q):  if n >= 0 and q >= 0 and size0 >= 0: body
 Serves
-    the dimensions of a function's tensors, and the integers it is given beside them where each caller gives a size
+    the dimensions of a function's tensors, computed ones by a name (`named_sizes`), and the integers it is given beside
+    them where each caller gives a size
 Leaves alone
     integers that may be other things than sizes, and functions without a root block
 Without it a row of nested divisions, as in a transposition of [(h - 1) // 32 * 16 + 16, (w - 1) // 32 * 16 + 16], takes
@@ -16,6 +17,8 @@ from collections.abc import Iterable, Sequence
 
 import tvm
 from tvm import ir, relax, s_tir, tirx
+
+from .named_sizes import with_named_sizes
 
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 
@@ -35,8 +38,9 @@ class KnownSizes:
 
 def with_known_sizes(func: tirx.PrimFunc, besides: Iterable[int] = ()) -> tirx.PrimFunc:
     """`func` that does nothing if a size is negative; parameters at the positions `besides` may be no sizes."""
-    block = getattr(func.body, "block", None)
-    sizes = _sizes(func, frozenset(besides))
+    named = with_named_sizes(func)
+    sizes = _different([*_sizes(func, frozenset(besides)), *_sizes(named, frozenset(besides))])
+    func, block = named, getattr(named.body, "block", None)
     if block is None or block.iter_vars or block.match_buffers or not sizes:
         return func
     known = sizes[0] >= 0
@@ -55,7 +59,7 @@ def _sizes(func: tirx.PrimFunc, besides: frozenset[int]) -> list[ir.Var]:
     for position, param in enumerate(func.params):
         if position not in besides and not isinstance(param.ty, tirx.BufferType) and _among(param, inside):
             found.append(param)
-    return [var for i, var in enumerate(found) if not _among(var, found[:i])]
+    return found
 
 
 def _unsure(mod: tvm.IRModule) -> dict[ir.GlobalVar, set[int]]:
@@ -74,6 +78,10 @@ def _unsure(mod: tvm.IRModule) -> dict[ir.GlobalVar, set[int]]:
 
         relax.analysis.post_order_visit(func, visit)
     return found
+
+
+def _different(sizes: Sequence[ir.Var]) -> list[ir.Var]:
+    return [var for i, var in enumerate(sizes) if not _among(var, sizes[:i])]
 
 
 def _among(var: object, some: Iterable[ir.Var]) -> bool:

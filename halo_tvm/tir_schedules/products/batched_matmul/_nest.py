@@ -21,7 +21,7 @@ from tvm import ir, s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from ...code.lanes import ceil_div, constant, index, product, unravel
+from ...code.lanes import ceil_div, constant, index, kept, product, unravel
 from ...code.transpose import WIDTHS, turned
 from ...stages import emit_stages
 from ..row_tiling import switch
@@ -48,10 +48,10 @@ def _tasks(problem: Problem, t: Tiling) -> None:
     m = problem.m if rows is None else rows
     blocks, panels = t.blocks(m), ceil_div(problem.n, t.nr)
     with T.parallel(product([*problem.batch, panels * blocks])) as task:
-        panel, block = T.bind(task % panels), T.bind(task // panels % blocks)
-        batch = [T.bind(at) for at in unravel(task // panels // blocks, problem.batch)]
-        top, height = (T.bind(value) for value in t.rows_of(m, block, blocks))
-        _task(_Task(problem, t, batch, top, height, T.bind(panel * t.nr)))
+        panel, block = kept(task % panels), kept(task // panels % blocks)
+        batch = [kept(at) for at in unravel(task // panels // blocks, problem.batch)]
+        top, height = map(kept, t.rows_of(m, block, blocks))
+        _task(_Task(problem, t, batch, top, height, kept(panel * t.nr)))
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ def _task(task: _Task) -> None:
     def packed() -> None:
         panel = T.alloc_buffer((kc, t.nr), "float32", align=64)
         with T.serial(ceil_div(problem.k, kc)) as piece:
-            first = T.bind(piece * kc)
-            count = T.bind(tirx.min(problem.k - first, index(kc))) if depth is None or depth % kc else index(kc)
+            first = kept(piece * kc)
+            count = kept(tirx.min(problem.k - first, index(kc))) if depth is None or depth % kc else index(kc)
             _pack(task, panel, first, count)
             _tiles(task, sums, first, count, lambda k, at: panel[k, at])
 
@@ -108,15 +108,12 @@ def _task(task: _Task) -> None:
 def _tiles(task: _Task, sums: ir.Var, first: ir.Expr, count: ir.Expr, b: Column) -> None:
     """sums += a[block, first : first + count] @ the panel, tile by tile."""
     t = task.tiling
-    tiles = T.bind(ceil_div(task.height, t.mr))
+    tiles = kept(ceil_div(task.height, t.mr))
     with T.serial(tiles) as step:
         start, rows = t.tile_of(task.height, step, tiles)
-        # Kept in memory, not in a binding: lowering would inline the expression into every index.
-        place = T.alloc_buffer((2,), "int64")
-        T.buffer_store(place, start, [0])
-        T.buffer_store(place, rows, [1])
+        start, rows = kept(start), kept(rows)
         counts = t.row_counts(constant(task.problem.m))
-        switch(place[1], counts, lambda rows: _tile(task, sums, place[0], rows, first, count, b))
+        switch(rows, counts, lambda rows: _tile(task, sums, start, rows, first, count, b))
 
 
 def _tile(task: _Task, sums: ir.Var, start: ir.Expr, rows: int, first: ir.Expr, count: ir.Expr, b: Column) -> None:

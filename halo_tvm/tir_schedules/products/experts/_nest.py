@@ -18,6 +18,7 @@ from tvm import ir, s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from ...code.lanes import kept
 from ...code.tile_registers import release
 from ..gemm.amx import InTiles
 from ..gemm.arithmetic import Operands, each_row, part_at, parts_of
@@ -154,10 +155,7 @@ def _tasks(problem: Problem, t: Tiling, found: _Sorted, operands: Operands, chai
         def each_tile(body: Callable[[ir.Expr, ir.Expr, ir.Expr], None]) -> None:
             with T.serial(tiles) as step:
                 start, rows = t.tile_of(job[_ROWS], step, tiles)
-                place = T.alloc_buffer((2,), "int64")
-                T.buffer_store(place, job[_FIRST] + start, [0])
-                T.buffer_store(place, rows, [1])
-                body(step, place[0], place[1])
+                body(step, kept(job[_FIRST] + start), kept(rows))
 
         with T.serial(_i64(problem.chunks)) if chunked else nullcontext(0) as chunk:
 

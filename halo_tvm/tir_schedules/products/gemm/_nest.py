@@ -25,6 +25,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ....dimensions import is_one
+from ...code.lanes import kept
 from ...code.prefetch import CACHE_LINE_BYTES
 from ...code.tile_registers import release
 from ...code.timed import ONLY_TIMED
@@ -67,8 +68,8 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
     with T.parallel(_i64(tasks) if isinstance(tasks, int) else tasks) as task:
         top, height, panel = _i64(0), chain.m, task
         if not is_one(blocks):
-            block, panel = task // chain.panels, task % chain.panels
-            top, height = map(T.bind, t.rows_of(m, block, blocks))
+            block, panel = kept(task // chain.panels), kept(task % chain.panels)
+            top, height = map(kept, t.rows_of(m, block, blocks))
         tiles = t.tiles(height)
         scratch = T.alloc_buffer((t.mr, chain.parts * chain.nr), chain.arithmetic.total, align=64)
         ahead = _lines_per_pass(chain, t, tiles)
@@ -79,11 +80,7 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
         unpacked = chain.arithmetic.unpack(chain, t, panel, height)
         with T.serial(tiles) as step:
             start, rows = t.tile_of(height, step, tiles)
-            # Kept in memory, not in a binding: lowering would inline the expression into every index.
-            place = T.alloc_buffer((2,), "int64")
-            T.buffer_store(place, top + start, [0])
-            T.buffer_store(place, rows, [1])
-            start, rows = place[0], place[1]
+            start, rows = kept(top + start), kept(rows)
             if chunk is not None:
                 _load_partial(chain, t, scratch, chunk, panel, start, rows)
             with nullcontext(0) if chain.parts == 1 else T.serial(_i64(chain.parts)) as part:
@@ -109,7 +106,7 @@ def _heights(chain: Chain, t: Tiling) -> list[int]:
 def _lines_per_pass(chain: Chain, t: Tiling, passes: ir.Expr) -> ir.Expr:
     """Cache lines of the next panel that fall to one pass over the present one."""
     lines = chain.panel_bytes // CACHE_LINE_BYTES
-    return T.bind(tirx.ceildiv(lines, tirx.max(passes, 1))) if t.prefetch else 0
+    return kept(tirx.ceildiv(lines, tirx.max(passes, 1))) if t.prefetch else 0
 
 
 def _load_partial(

@@ -167,7 +167,8 @@ def _sums(
 def each_column(chain: Chain, t: Tiling, panel: ir.Expr, emit: Callable[[ir.Expr, ir.Expr, int], None]) -> None:
     """emit(column in the panel, column of the matrix, width) over the panel's columns below n.
 
-    `emit` is called inside the loops; width is the number of lanes its vector loop has.
+    `emit` is called inside the loops; width is the number of lanes its vector loop has. The columns of a panel that is
+    cut are vectors, too, of fewer lanes at the end: LLVM makes vectors of a loop over single columns along the rows.
     """
 
     def whole() -> None:
@@ -175,8 +176,8 @@ def each_column(chain: Chain, t: Tiling, panel: ir.Expr, emit: Callable[[ir.Expr
             emit(v * t.lanes, panel * chain.nr + v * t.lanes, t.lanes)
 
     def cropped(columns: int) -> None:
-        with T.serial(_i64(columns)) as c:
-            emit(c, panel * chain.nr + c, 1)
+        for at, width in _vectors(columns, t.lanes):
+            emit(_i64(at), panel * chain.nr + at, width)
 
     left = chain.n - (chain.panels - 1) * chain.nr
     if left == chain.nr:
@@ -189,3 +190,14 @@ def each_column(chain: Chain, t: Tiling, panel: ir.Expr, emit: Callable[[ir.Expr
                 whole()
             with T.Else():
                 cropped(left)
+
+
+def _vectors(columns: int, lanes: int) -> list[tuple[int, int]]:
+    """Where vectors of at most `lanes` begin that have `columns` lanes together, and how many each has."""
+    found = []
+    at = 0
+    while at < columns:
+        width = min(lanes, 1 << ((columns - at).bit_length() - 1))
+        found.append((at, width))
+        at += width
+    return found
