@@ -345,6 +345,22 @@ def test_structure() -> None:
     assert "sblock_alloc_buffer" not in body
 
 
+def test_the_last_columns_are_vectors() -> None:
+    """Of loops over single columns LLVM makes vectors along the rows, of elements that it gathers."""
+    body = str(scheduled(Case(k=96, n=28, nr=16, kc=96, epilogue="bias"), "avx2").body)
+    widths = set(re.findall(r"T\.vectorized\((?:T\.int64\()?(\d+)", body))
+    assert widths == {"8", "4"}
+
+
+def test_a_task_divides_once() -> None:
+    """Where it begins and how many rows it has are divisions by an open number; simplified, they are not in its tiles."""
+    func = scheduled(Case(k=96, n=28, nr=16, kc=96, epilogue="bias"), "avx2")
+    with tvm.target.Target("llvm"):
+        simplified = tirx.transform.StmtSimplify()(tvm.IRModule({"main": func}))["main"]
+    tiles = str(simplified.body).split("T.unroll(", 1)[1]
+    assert "//" not in tiles and "%" not in tiles
+
+
 @pytest.mark.parametrize(
     ("k", "n", "isa", "expected"),
     [

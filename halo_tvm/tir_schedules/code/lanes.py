@@ -46,6 +46,13 @@ def kept(value: Expr) -> Expr:
     return place[0]
 
 
+def kept_apart(values: Sequence[Expr]) -> tuple[list[tirx.Stmt], list[Expr]]:
+    """As `kept` of each of `values`, for who puts statements together: those that come first, and what is read then."""
+    place = tirx.decl_buffer([index(len(values))], "int64", name="place")
+    stores = [tirx.BufferStore(place, value, [index(at)]) for at, value in enumerate(values)]
+    return [tirx.AllocBuffer(place), *stores], [place[index(at)] for at in range(len(values))]
+
+
 def product(extents: Sequence[Expr]) -> Expr:
     """The product of `extents`, one for none."""
     out: Expr = index(1)

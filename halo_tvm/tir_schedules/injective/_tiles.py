@@ -15,7 +15,18 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ..blocks import loads, uses
-from ..code.lanes import ceil_div, constant, index, is_var, loop, parallel_rows, product, simplify, unravel
+from ..code.lanes import (
+    ceil_div,
+    constant,
+    index,
+    is_var,
+    kept_apart,
+    loop,
+    parallel_rows,
+    product,
+    simplify,
+    unravel,
+)
 from ..code.transpose import WIDTHS, turned
 from .nest import Nest, bits, store_at, substituted
 
@@ -50,13 +61,13 @@ def tiles(nest: Nest, lanes: int, edge: int, tasks: int, parallel: bool, swapped
     scratch = [tirx.decl_buffer([index(unit**2)], str(x.source.dtype), name="turned") for x in to_turn]
 
     def row(r: Expr) -> list[tirx.Stmt]:
-        at = dict(
-            zip(
-                (nest.axes[i] for i in others),
-                unravel(simplify(tirx.floordiv(r, rows_of_tiles)), [nest.extents[i] for i in others]),
-            )
-        )
+        extents = [nest.extents[i] for i in others]
+        places = unravel(simplify(tirx.floordiv(r, rows_of_tiles)), extents)
         top = simplify(tirx.floormod(r, rows_of_tiles) * index(edge))
+        first: list[tirx.Stmt] = []
+        if any(constant(size) is None for size in (rows_of_tiles, *extents[1:])):
+            first, (top, *places) = kept_apart([top, *places])  # divided once, not for every element
+        at = dict(zip((nest.axes[i] for i in others), places))
         height = index(edge) if _divides(edge, down) else simplify(tirx.min(index(edge), down - top))
 
         def place(i: Expr, j: Expr) -> dict[ir.Var, Expr]:
@@ -79,7 +90,7 @@ def tiles(nest: Nest, lanes: int, edge: int, tasks: int, parallel: bool, swapped
         step = unit if to_turn else edge
         whole, rest = (simplify(f(across, index(step))) for f in (tirx.floordiv, tirx.floormod))
         tall = simplify(tirx.floordiv(height, index(step)))
-        out = []
+        out = first
         if to_turn:
             blocks = simplify(tirx.floordiv(across, index(edge)))
             left_over = simplify(whole - blocks * index(edge // unit))

@@ -30,6 +30,7 @@ from ..code.lanes import (
     constant,
     in_parallel_when_large,
     index,
+    kept_apart,
     parallel_rows,
     product,
     replace_body,
@@ -143,6 +144,8 @@ def _vectors(nest: Nest, decision: ElementwiseDecision, parallel: bool) -> tirx.
         whole = constant(chunks) == 1
         start = index(0) if whole else simplify(tirx.floormod(r, chunks) * size)
         at = unravel(r if whole else simplify(tirx.floordiv(r, chunks)), leading)
+        # Divided by a size that is not known once a row, not in every vector.
+        first, at = kept_apart(at) if any(constant(extent) is None for extent in leading[1:]) else ([], at)
 
         def body(j: Expr, _slot: Expr | None) -> list[tirx.Stmt]:
             return [store_at(nest, dict(zip(nest.axes, (*at, *unravel(j, trailing)))))]
@@ -158,8 +161,8 @@ def _vectors(nest: Nest, decision: ElementwiseDecision, parallel: bool) -> tirx.
             )
 
         if whole and len(parts) > 1:
-            return [stmt for part in parts for stmt in between(part)]
+            return [*first, *(stmt for part in parts for stmt in between(part))]
         left = length if whole else simplify(tirx.max(tirx.min(size, length - start), index(0)))
-        return vector_loop(start, left, decision.lanes, decision.unroll, body) or [tirx.Evaluate(index(0))]
+        return [*first, *(vector_loop(start, left, decision.lanes, decision.unroll, body) or [tirx.Evaluate(index(0))])]
 
     return parallel_rows(simplify(rows * chunks), decision.tasks, parallel, row, list)
