@@ -353,7 +353,7 @@ def test_the_last_columns_are_vectors() -> None:
 
 
 def test_a_task_divides_once() -> None:
-    """Where it begins and how many rows it has are divisions by an open number; simplified, they are not in its tiles."""
+    """Where it begins and how many rows it has are divisions by an open number, which are not in its tiles."""
     func = scheduled(Case(k=96, n=28, nr=16, kc=96, epilogue="bias"), "avx2")
     with tvm.target.Target("llvm"):
         simplified = tirx.transform.StmtSimplify()(tvm.IRModule({"main": func}))["main"]
