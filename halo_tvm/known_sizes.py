@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 import tvm
 from tvm import ir, relax, s_tir, tirx
 
-from .named_sizes import with_named_sizes
+from .named_sizes import tensor_sizes, with_named_sizes
 
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 
@@ -38,9 +38,10 @@ class KnownSizes:
 
 def with_known_sizes(func: tirx.PrimFunc, besides: Iterable[int] = ()) -> tirx.PrimFunc:
     """`func` that does nothing if a size is negative; parameters at the positions `besides` may be no sizes."""
-    named = with_named_sizes(func)
-    sizes = _different([*_sizes(func, frozenset(besides)), *_sizes(named, frozenset(besides))])
-    func, block = named, getattr(named.body, "block", None)
+    inside = [var for dim in tensor_sizes(func) for var in tirx.analysis.undefined_vars(dim)]
+    func = with_named_sizes(func)
+    block = getattr(func.body, "block", None)
+    sizes = _sizes(func, inside, frozenset(besides))
     if block is None or block.iter_vars or block.match_buffers or not sizes:
         return func
     known = sizes[0] >= 0
@@ -51,15 +52,13 @@ def with_known_sizes(func: tirx.PrimFunc, besides: Iterable[int] = ()) -> tirx.P
     return func.with_body(s_tir.SBlockRealize([], tirx.const(True, "bool"), root))
 
 
-def _sizes(func: tirx.PrimFunc, besides: frozenset[int]) -> list[ir.Var]:
-    """Dimensions of tensors that are variables, and integers that dimensions are made of."""
-    shapes = [param.ty.shape for param in func.params if isinstance(param.ty, tirx.BufferType)]
-    found = [dim for shape in shapes for dim in shape if isinstance(dim, ir.Var)]
-    inside = [var for shape in shapes for dim in shape for var in tirx.analysis.undefined_vars(dim)]
+def _sizes(func: tirx.PrimFunc, inside: Sequence[ir.Var], besides: frozenset[int]) -> list[ir.Var]:
+    """Dimensions of tensors that are variables, and integers among `inside`, which dimensions are made of."""
+    found = [dim for dim in tensor_sizes(func) if isinstance(dim, ir.Var)]
     for position, param in enumerate(func.params):
         if position not in besides and not isinstance(param.ty, tirx.BufferType) and _among(param, inside):
             found.append(param)
-    return found
+    return [var for i, var in enumerate(found) if not _among(var, found[:i])]
 
 
 def _unsure(mod: tvm.IRModule) -> dict[ir.GlobalVar, set[int]]:
@@ -78,10 +77,6 @@ def _unsure(mod: tvm.IRModule) -> dict[ir.GlobalVar, set[int]]:
 
         relax.analysis.post_order_visit(func, visit)
     return found
-
-
-def _different(sizes: Sequence[ir.Var]) -> list[ir.Var]:
-    return [var for i, var in enumerate(sizes) if not _among(var, sizes[:i])]
 
 
 def _among(var: object, some: Iterable[ir.Var]) -> bool:

@@ -20,7 +20,7 @@ from tvm.ir import Expr
 
 def with_named_sizes(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """`func` with a variable for each computed size of its parameters, wherever it reads that size or a sum of it."""
-    dims = [dim for param in func.params if isinstance(param.ty, tirx.BufferType) for dim in param.ty.shape]
+    dims = tensor_sizes(func)
     names: dict[int, tuple[ir.Var, int]] = {}  # by what is added to this number
     computed = [_sum(dim) for dim in dims if not isinstance(_sum(dim)[0], ir.Var | tirx.IntImm)]
     for rest, number in computed:
@@ -35,6 +35,11 @@ def with_named_sizes(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     kinds = {tirx.Add, *(type(rest) for rest, _ in computed)}
     return tvm_ffi.structural_map(func, [(kind, named) for kind in kinds], order="pre") if names else func
+
+
+def tensor_sizes(func: tirx.PrimFunc) -> list[Expr]:
+    """The sizes of all tensors that `func` is given, in order."""
+    return [dim for param in func.params if isinstance(param.ty, tirx.BufferType) for dim in param.ty.shape]
 
 
 def _sum(expr: Expr) -> tuple[Expr, int]:

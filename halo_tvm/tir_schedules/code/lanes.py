@@ -84,6 +84,17 @@ def seq(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
     return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
 
 
+def vectors_of(length: int, lanes: int) -> list[tuple[int, int]]:
+    """(first, width) of the vectors that cover `length` elements: of `lanes`, a power of two, then of ever fewer."""
+    found, first, width = [], 0, lanes
+    while first < length:
+        while width > length - first:
+            width //= 2
+        found.append((first, width))
+        first += width
+    return found
+
+
 def vector_loop(start: Expr, length: Expr, lanes: int, unroll: int, body: Body) -> list[tirx.Stmt]:
     """body for start <= j < start + length.
 
@@ -122,12 +133,9 @@ def vector_loop(start: Expr, length: Expr, lanes: int, unroll: int, body: Body) 
         done = simplify(start + blocks * index(step))
         out.append(loop("vector", singles, lambda v: [vectors(done + v * index(lanes), 0, lanes)]))
     if size is not None:
-        done_size, width = size - size % lanes, lanes
-        while width > 1:
-            width //= 2
-            if size - done_size >= width:
-                out.append(vectors(simplify(start + index(done_size)), 0, width))
-                done_size += width
+        whole = size - size % lanes
+        rest = vectors_of(size % lanes, lanes)
+        out += [vectors(simplify(start + index(whole + first)), 0, width) for first, width in rest]
     else:
         done = simplify(start + tirx.floordiv(length, index(lanes)) * index(lanes))
         out.append(

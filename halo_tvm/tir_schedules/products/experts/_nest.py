@@ -76,22 +76,20 @@ def _sort(problem: Problem, block_rows: int) -> _Sorted:
         T.buffer_store(ends, ends[place] + 1, [place])
     T.buffer_store(count, _i64(0), [0])
     with T.serial(_i64(experts)) as e:
-        number = T.alloc_buffer((1,), "int64")
-        T.buffer_store(number, ends[e + 1], [0])
-        with T.serial((number[0] + (block_rows - 1)) // block_rows) as block:
+        number = kept(ends[e + 1])
+        with T.serial((number + (block_rows - 1)) // block_rows) as block:
             for field, value in (
                 (_EXPERT, e),
                 (_FIRST, ends[e] + block * block_rows),
-                (_ROWS, tirx.min(_i64(block_rows), number[0] - block * block_rows)),
+                (_ROWS, tirx.min(_i64(block_rows), number - block * block_rows)),
             ):
                 T.buffer_store(jobs, value, [count[0], _i64(field)])
             T.buffer_store(count, count[0] + 1, [0])
-        T.buffer_store(ends, ends[e] + number[0], [e + 1])
+        T.buffer_store(ends, ends[e] + number, [e + 1])
     with T.serial(pairs) as pair:
-        at = T.alloc_buffer((1,), "int64")
-        T.buffer_store(at, expert_of(pair), [0])
-        T.buffer_store(order, pair, [ends[at[0]]])
-        T.buffer_store(ends, ends[at[0]] + 1, [at[0]])
+        at = kept(expert_of(pair))
+        T.buffer_store(order, pair, [ends[at]])
+        T.buffer_store(ends, ends[at] + 1, [at])
     return _Sorted(order, jobs, count)
 
 
@@ -101,12 +99,11 @@ def _gathered(problem: Problem, found: _Sorted, lanes: int) -> ir.Var:
     rows = T.alloc_buffer((problem.pairs, k), "float32", align=64)
 
     def copy(row: ir.Expr) -> None:
-        pair = T.alloc_buffer((1,), "int64")
-        T.buffer_store(pair, found.order[row], [0])
+        pair = kept(found.order[row])
         for width, first, number in parts_of(k, lanes):
             with T.serial(_i64(number)) as v:
                 at = part_at(first, v, width)
-                T.buffer_store(rows, problem.x[(*problem.at_pair(pair[0], problem.x), at)], [row, at])
+                T.buffer_store(rows, problem.x[(*problem.at_pair(pair, problem.x), at)], [row, at])
 
     each_row(problem.pairs, k, copy)
     return rows
@@ -169,9 +166,7 @@ def _tasks(problem: Problem, t: Tiling, found: _Sorted, operands: Operands, chai
 
         def store(step: ir.Expr, start: ir.Expr, rows: ir.Expr) -> None:
             with T.serial(rows) as r:
-                pair = T.alloc_buffer((1,), "int64")
-                T.buffer_store(pair, found.order[start + r], [0])
-                where = problem.at_pair(pair[0], problem.out)
+                where = problem.at_pair(kept(found.order[start + r]), problem.out)
 
                 def finish(at: ir.Expr, column: ir.Expr, width: int) -> None:
                     with T.vectorized(_i64(width)) as lane:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
+from ...code.lanes import vectors_of
 from ...code.prefetch import prefetch
 from ..row_tiling import switch
 from .amx import InTiles
@@ -176,7 +177,7 @@ def each_column(chain: Chain, t: Tiling, panel: ir.Expr, emit: Callable[[ir.Expr
             emit(v * t.lanes, panel * chain.nr + v * t.lanes, t.lanes)
 
     def cropped(columns: int) -> None:
-        for at, width in _vectors(columns, t.lanes):
+        for at, width in vectors_of(columns, t.lanes):
             emit(_i64(at), panel * chain.nr + at, width)
 
     left = chain.n - (chain.panels - 1) * chain.nr
@@ -190,14 +191,3 @@ def each_column(chain: Chain, t: Tiling, panel: ir.Expr, emit: Callable[[ir.Expr
                 whole()
             with T.Else():
                 cropped(left)
-
-
-def _vectors(columns: int, lanes: int) -> list[tuple[int, int]]:
-    """Where vectors of at most `lanes` begin that have `columns` lanes together, and how many each has."""
-    found = []
-    at = 0
-    while at < columns:
-        width = min(lanes, 1 << ((columns - at).bit_length() - 1))
-        found.append((at, width))
-        at += width
-    return found
