@@ -11,6 +11,10 @@
 // ones spin for a while and then sleep, and so does a caller whose last tasks are with others: on a core that other
 // programs want, whoever yields instead is put off for milliseconds.
 //
+// A thread that is woken does not begin on the core of whoever wakes it. In virtual machines Linux often puts it there,
+// although others are idle, and it preempts the caller: the call then waits until the thread has done its tasks and has
+// spun in vain.
+//
 // Whether a loop is worth waking anybody for depends on sizes that only a run knows. So it is remembered how long a
 // loop took: one that took less than a launch costs is begun by the caller alone, in small pieces, and offered to the
 // others only when it takes longer than last time. A shorter time is believed at once, a longer one in steps: what the
@@ -18,6 +22,7 @@
 //
 // Threads are those of POSIX: std::thread and its like would ask for a libstdc++ as new as the compiling host's.
 #include <pthread.h>
+#include <sched.h>
 
 #include <atomic>
 #include <cstdint>
@@ -37,10 +42,11 @@ struct GroupEnv {
 using Lambda = int (*)(int task, GroupEnv* env, void* closure);
 using Launch = int (*)(Lambda lambda, void* closure, int num_task);
 
-constexpr int kSpins = 20000;       // some 50 to 100 us before a thread sleeps
-constexpr int64_t kSmallNs = 8000;  // a loop below this is not worth another thread
-constexpr int kPieces = 8;          // pieces per thread of a loop that is thought to be small
-constexpr int kRemembered = 1024;   // loops whose time is remembered
+constexpr int64_t kSpinNs = 500000;  // how long a thread spins before it sleeps
+constexpr int kPauses = 64;          // between two looks at the clock: 1 to 3 us
+constexpr int64_t kSmallNs = 8000;   // a loop below this is not worth another thread
+constexpr int kPieces = 8;           // pieces per thread of a loop that is thought to be small
+constexpr int kRemembered = 1024;    // loops whose time is remembered
 constexpr int64_t kUnknown = INT64_MAX;
 
 inline void pause() {
@@ -55,6 +61,23 @@ int64_t now_ns() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+// Spins until `ready()`, at most for kSpinNs; whether it was.
+template <typename Ready>
+bool spin(Ready ready) {
+  for (int64_t start = 0;;) {
+    for (int i = 0; i < kPauses; ++i) {
+      if (ready()) return true;
+      pause();
+    }
+    int64_t now = now_ns();
+    if (start == 0) {
+      start = now;
+    } else if (now - start >= kSpinNs) {
+      return false;
+    }
+  }
 }
 
 thread_local bool inside = false;  // of a task: loops inside loops are run by who meets them
@@ -118,6 +141,7 @@ class Pool : public AnyPool {
  private:
   void begin() {
     begun_ = true;
+    if (sched_getaffinity(0, sizeof(allowed_), &allowed_)) CPU_ZERO(&allowed_);
     for (; started_ < threads_ - 1; ++started_) {
       if (pthread_create(&workers_[started_], nullptr, [](void* pool) -> void* {
             static_cast<Pool*>(pool)->serve();
@@ -126,6 +150,16 @@ class Pool : public AnyPool {
         break;  // the system has no more: fewer do the same work
       }
     }
+  }
+
+  // Lets threads that are to be woken run on every core the caller may use but its own, where there is another.
+  void keep_off_this_core() {
+    int core = sched_getcpu();
+    if (core < 0 || core == kept_off_ || CPU_COUNT(&allowed_) < 2) return;
+    cpu_set_t others = allowed_;
+    if (core < CPU_SETSIZE) CPU_CLR(core, &others);
+    for (int i = 0; i < started_; ++i) pthread_setaffinity_np(workers_[i], sizeof(others), &others);
+    kept_off_ = core;
   }
 
   // Tasks first..num_task-1, with everyone who comes; returns when all are done. The first is the caller's: so a thread
@@ -140,22 +174,19 @@ class Pool : public AnyPool {
     uint64_t round = (free_.load(std::memory_order_relaxed) >> 32) + 1;
     free_.store(round << 32 | static_cast<uint64_t>(env->num_task) << 16 | (first + 1), std::memory_order_seq_cst);
     if (asleep_.load(std::memory_order_seq_cst) > 0) {
+      keep_off_this_core();
       wake([] {});
     }
     if (lambda(first, env, closure)) failed_.store(1, std::memory_order_relaxed);
     left_.fetch_sub(1, std::memory_order_release);
     while (take()) {
     }
-    for (int spins = 0; left_.load(std::memory_order_acquire) > 0; ++spins) {
-      if (spins < kSpins) {
-        pause();
-      } else {
-        pthread_mutex_lock(&mutex_);
-        waiting_.store(true, std::memory_order_seq_cst);
-        while (left_.load(std::memory_order_seq_cst) > 0) pthread_cond_wait(&done_, &mutex_);
-        waiting_.store(false, std::memory_order_relaxed);
-        pthread_mutex_unlock(&mutex_);
-      }
+    if (!spin([this] { return left_.load(std::memory_order_acquire) == 0; })) {
+      pthread_mutex_lock(&mutex_);
+      waiting_.store(true, std::memory_order_seq_cst);
+      while (left_.load(std::memory_order_seq_cst) > 0) pthread_cond_wait(&done_, &mutex_);
+      waiting_.store(false, std::memory_order_relaxed);
+      pthread_mutex_unlock(&mutex_);
     }
     return failed_.load(std::memory_order_relaxed);
   }
@@ -182,13 +213,12 @@ class Pool : public AnyPool {
   void serve() {
     inside = true;
     while (true) {
-      for (int spins = 0; spins < kSpins; ++spins) {
-        if (take()) spins = 0;
-        pause();
+      while (spin([this] { return take(); })) {
       }
       pthread_mutex_lock(&mutex_);
       asleep_.fetch_add(1, std::memory_order_seq_cst);
-      while (!stopping_ && !any(free_.load(std::memory_order_seq_cst))) pthread_cond_wait(&wake_, &mutex_);
+      // Once only: a loop that is over by the time its sleepers are awake will soon be followed by another.
+      if (!stopping_ && !any(free_.load(std::memory_order_seq_cst))) pthread_cond_wait(&wake_, &mutex_);
       asleep_.fetch_sub(1, std::memory_order_relaxed);
       bool ends = stopping_;
       pthread_mutex_unlock(&mutex_);
@@ -219,6 +249,8 @@ class Pool : public AnyPool {
   bool stopping_ = false;
   bool begun_ = false;
   const int threads_;
+  cpu_set_t allowed_;  // cores that the caller may use, as the pool's threads began
+  int kept_off_ = -1;  // the core they stay off
   int64_t times_[kRemembered];  // by a loop's address
   int started_ = 0;
   pthread_t* workers_;

@@ -87,6 +87,57 @@ def test_long_loops_run_on_all_threads_short_ones_on_the_caller(pool_artifact: P
     assert any(others_worked() for _ in range(10))
 
 
+def asleep(thread: str) -> bool:
+    return Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
+def pool_thread(module: Module, x: np.ndarray, rounds: np.ndarray) -> str:
+    """The one thread of a module that has run nothing yet."""
+    before = threads_now()
+    for _ in range(2):
+        module(x, rounds)
+    (thread,) = threads_now() - before
+    return thread
+
+
+@two_cpus
+def test_a_thread_is_woken_on_another_core_than_the_caller_s(tmp_path: Path) -> None:
+    """On the caller's it would hold the call up until it has spun in vain."""
+    x, rounds = np.ones(64, np.float32), np.array([20_000], np.float32)
+    with load(tiny.write_busy(tmp_path / "busy.halo"), threads=2) as module:
+        thread = pool_thread(module, x, rounds)
+        try:
+            for core in CPUS[:2] * 2:
+                os.sched_setaffinity(0, {core})
+                while not asleep(thread):
+                    time.sleep(0.001)
+                module(x, rounds)
+                assert os.sched_getaffinity(int(thread)) == set(CPUS) - {core}
+        finally:
+            os.sched_setaffinity(0, CPUS)
+
+
+@two_cpus
+def test_a_thread_that_is_woken_too_late_waits_for_the_next_loop(tmp_path: Path) -> None:
+    """Or many a call pays for waking it. A machine with other work puts some calls off for longer than it waits."""
+    x = np.ones(64, np.float32)
+    with load(tiny.write_busy(tmp_path / "busy.halo"), threads=2) as module:
+        thread = pool_thread(module, x, np.array([20_000], np.float32))
+
+        def times_asleep() -> int:
+            status = Path(f"/proc/self/task/{thread}/status").read_text()
+            return int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+
+        slept = 0
+        for rounds in [150, 200, 250] * 8:  # some 15 to 30 us
+            time.sleep(0.005)
+            before = times_asleep()
+            for _ in range(100):
+                module(x, np.array([rounds], np.float32))
+            slept += times_asleep() - before
+        assert slept < 240  # of 2,400 calls
+
+
 def test_callers_queue_and_a_queued_run_keeps_its_place(busy: Module) -> None:
     rounds = np.array([50], np.float32)
     answers: dict[int, np.ndarray] = {}
