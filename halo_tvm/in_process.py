@@ -99,7 +99,7 @@ def compile_in_process(
 ) -> Program:
     """Compile `imported` for this host and keep the code in memory.
 
-    `threads` defaults to HALO_TVM_NUM_THREADS, then to every CPU the calling thread may use; `level` is the opt
+    `threads` defaults to HALO_TVM_NUM_THREADS, then to one for each core the calling thread may use; `level` is the opt
     level; `options` are others of `CompileConfig`: `precision`, `log`, `records`. Raises as `compile_model` does.
     """
     count = resolve_threads(threads, usable_cpus())

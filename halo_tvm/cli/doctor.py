@@ -28,6 +28,7 @@ from ..targets import (
     read_gpus,
     read_host,
     resolve,
+    usable_cpus,
 )
 from ._show import print_json, size, table
 
@@ -158,6 +159,7 @@ def _host(host: Host) -> dict[str, object]:
         "isa": levels[FULL],
         "isa_for": {p: level for p, level in levels.items() if level != levels[FULL]},
         "cores": host.cores,
+        "cpus": len(usable_cpus()),
         "memory_bytes": memory,
         "l1_bytes": host.l1_bytes,
         "l2_bytes": host.l2_bytes,
@@ -227,7 +229,7 @@ def _print(found: dict[str, object], profile: HostProfile | None, why_not: str, 
             [
                 ("cpu", f"{host['cpu']} ({host['machine']})"),
                 ("ISA level of `cpu`", "; ".join(levels)),
-                ("usable cores", host["cores"]),
+                ("threads by default", f"{host['cores']} on {host['cpus']} CPUs"),
                 ("memory", size(host["memory_bytes"])),
                 ("L1 / L2 / L3", caches),
                 ("NVIDIA GPUs", gpus),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 from pathlib import Path
 
+from ..targets import default_threads, usable_cpus
 from .parts import Host
 
 # Extensions that change which kernels run; others are left out of reports.
@@ -46,7 +46,7 @@ def describe_host() -> Host:
     return Host(
         cpu=" ".join(part for part in parts if part),
         isa=tuple(name for name in NOTABLE_ISA if name in flags),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=default_threads(usable_cpus()),
         memory_gib=_memory_gib(),
         python=platform.python_version(),
         packages=package_versions(),

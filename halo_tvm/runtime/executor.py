@@ -67,7 +67,7 @@ def load(
 ) -> Module:
     """Verify the artifact at `path` (or one that is open), pick the largest variant this host runs, and load it.
 
-    `threads` defaults to HALO_TVM_NUM_THREADS, then to every CPU the calling thread may use. `weights`
+    `threads` defaults to HALO_TVM_NUM_THREADS, then to one for each core the calling thread may use. `weights`
     is "map" (shared with the page cache) or "resident" (one copy in huge pages). `verify=False` skips
     the hashes, not the sizes. `seed` says which random numbers a model draws; without one, two loads draw others.
 

@@ -14,7 +14,7 @@ import tvm_ffi
 from ..artifact import Variant
 from ..config import environment
 from ..errors import EnvironmentProblem, UsageError
-from ..targets import Gpu, capability, read_host, runs_code_of
+from ..targets import Gpu, capability, default_threads, read_host, runs_code_of
 
 _PROBE = "runtime.config_threadpool"  # a function that exists exactly when TVM's runtime is loaded
 _CUDA_PROBE = "device_api.cuda"  # and its CUDA part
@@ -27,7 +27,7 @@ GPU_FLAG = "nvidia_gpu"  # what libraries for a GPU require; no CPU has it
 
 
 def resolve_threads(threads: int | None, cpus: Sequence[int]) -> int:
-    """Threads of a session: the argument, else the environment, else every usable CPU.
+    """Threads of a session: the argument, else the environment, else `default_threads` of the usable CPUs.
 
     Raises
     ------
@@ -39,11 +39,11 @@ def resolve_threads(threads: int | None, cpus: Sequence[int]) -> int:
     if threads is None:
         origin, count = "HALO_TVM_NUM_THREADS", environment().threads
         if count is None:
-            return len(cpus)
+            return default_threads(cpus)
     if not str(count).isdecimal() or not 1 <= int(count) <= len(cpus):
         raise UsageError(
             f"{origin}: expected an integer from 1 to {len(cpus)}, the CPUs this process may use, found {count!r}; "
-            f"leave it out to use all {len(cpus)}"
+            f"leave it out for {default_threads(cpus)}"
         )
     return int(count)
 

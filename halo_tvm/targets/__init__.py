@@ -6,8 +6,9 @@ import importlib
 import pkgutil
 
 from ._available import Answer, can_build_here, can_run_here
-from ._host import Gpu, Host, read_gpus, read_host, usable_cpus
+from ._host import Gpu, Host, read_gpus, read_host
 from ._precision import FULL, check_precision
+from ._processors import default_threads, usable_cpus
 from ._resolve import known_names, resolve
 from ._target import TARGETS, Isa, Target, TargetSpec
 from .gpu_levels import LAUNCH_LIMITS, STATIC_SHARED_BYTES, THREADS_PER_BLOCK, WARP, capability, runs_code_of
@@ -32,6 +33,7 @@ __all__ = [
     "can_run_here",
     "capability",
     "check_precision",
+    "default_threads",
     "known_names",
     "read_gpus",
     "read_host",

@@ -13,6 +13,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ._processors import default_threads, usable_cpus
+
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _TILES = frozenset({"amx_tile", "amx_int8", "amx_bf16"})
 _REQUEST_TILES = (158, 0x1023, 18)  # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
@@ -26,7 +28,7 @@ class Host:
     machine: str  # platform.machine(): "x86_64", "aarch64", ...
     model: str
     flags: frozenset[str]  # names as /proc/cpuinfo prints them, of what this process may use
-    cores: int  # cores this process may run on
+    cores: int  # cores that are worth a thread of this process
     l1_bytes: int
     l2_bytes: int
     l3_bytes: int
@@ -56,7 +58,7 @@ def read_host(cpuinfo: str | None = None) -> Host:
         machine=platform.machine(),
         model=fields.get("model name") or platform.processor() or "unknown",
         flags=frozenset(flags.split()) - refused,
-        cores=len(usable_cpus()),
+        cores=default_threads(usable_cpus()),
         l1_bytes=caches.get(1, 0),
         l2_bytes=caches.get(2, 0),
         l3_bytes=caches.get(3, 0),
@@ -70,13 +72,6 @@ def _may_use_tiles() -> bool:
         return False
     refused: int = ctypes.CDLL(None).syscall(*_REQUEST_TILES)
     return not refused
-
-
-def usable_cpus() -> tuple[int, ...]:
-    """Numbers of the CPUs the calling thread may run on, ascending; all of them where the system has no masks."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
 
 
 def _read_caches(root: Path) -> dict[int, int]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 
 from ...records.decision import decision_to_plain
-from ...targets import Target
+from ...targets import Target, usable_cpus
 from ..task import Task
 from . import protocol as p
 from .builders import FIRST, LATER, SPARE, Builders, Job, Library
@@ -76,7 +75,7 @@ class Pool:
         gpu = target.isa.gpu
         self._l3_bytes = (gpu.l2_bytes if gpu else l3_bytes) if options.cold_cache else 0
         threads = 1 if gpu else options.threads  # of a GPU the host only launches
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = len(usable_cpus())
         count = options.builders or min(cores, _MOST_BUILDERS)
         self._shares_cores = cores < threads + count
         self._scratch = Scratch()
