@@ -28,31 +28,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import tvm
-from tvm import ir, relax
+from tvm import relax
 
 from ..errors import UsageError
-from ..params import RECIPE_OPS
 from ..relay_ops.convolution import Convolution
 from ..relay_ops.convolution_integer import ConvolutionInteger
-from ..relay_ops.convolution_winograd import ConvolutionWinograd
-from ..relay_ops.linear import Linear
-from ..relay_ops.operator import ACCUMULATED, attrs_of, operator_of, same_dimension, same_shape
+from ..relay_ops.operator import attrs_of, operator_of, same_dimension, same_shape
 from ..relay_ops.pooling import Pooling
 from ..relay_ops.quantisation_grid import QuantisationGrid
-from ..targets import FULL
-from ..tir_schedules.products.packing import pack_shape
-from ..winograd import FLOATS
 from ._by_channel import by_channel, moved_axis, to_last
 from ._channel_groups import Grouped, groups_of
+from ._convolutions import Convolutions
 from ._integer_windows import integer_convolution
-from ._matrix_of_windows import weight_matrix, windows_of
 from ._moves import Moved, transposed
-from ._neighbours import Neighbours, at_once, together
+from ._neighbours import Neighbours
 from ._pointwise import BINARY, UNARY
 from ._rewrite import BlockMutator
-from ._winograd import axes_in_tiles
 from .graph_pass import Context, Pass, Report, bindings, op_name, shaped
 from .weights import WeightEditor
 
@@ -96,7 +88,7 @@ class _Mover(BlockMutator):
         self._target = context.target
         self._typical = context.typical
         self._sums = "search" in context.target.spec.rules  # along any axes
-        self._packs = "convolution" in context.target.spec.rules and context.precision == FULL
+        self._convolutions = Convolutions(self.builder_, editor, context, winograd)
         self._tiles = winograd and "convolution_winograd" in context.target.spec.rules
         self.made: dict[relax.Expr, relax.Expr] = {}  # value -> the same with its channels last
         self._moved: dict[relax.Expr, Moved] = {}  # reshaped and transposed values of `made`
@@ -215,7 +207,11 @@ class _Mover(BlockMutator):
         """The channels-last twin of what `call` computes; None where it has none."""
         operator, name, rank = operator_of(call), op_name(call), ty.ndim
         if operator is Convolution:
-            return self._convolution(call, ty)
+            if attrs_of(call)["layout"] != "first" or len(call.args) != 2:
+                return None
+            made, how = self._convolutions.channels_last(call, ty, self._last)
+            self._count(how)
+            return self._apart(made) if isinstance(made, Neighbours) else made
         if operator is ConvolutionInteger:
             sizes, target = (ty.shape.values[0], *ty.shape.values[2:]), self._target
             last, tiles = self._last(call.args[0]), self._typical if self._tiles else None
@@ -243,82 +239,6 @@ class _Mover(BlockMutator):
                 return relax.op.concat([self._last(f) for f in fields], moved_axis(int(call.attrs.axis) % rank, rank))
         return by_channel(self.builder_, call, ty, self.made, self._last)
 
-    def _convolution(self, call: relax.Call, ty: relax.TensorType) -> relax.Expr | None:
-        x, weight, attrs, rank = call.args[0], call.args[1], attrs_of(call), ty.ndim
-        name, constant = self._editor.name(weight), isinstance(weight, ir.GenericConst)
-        if attrs["layout"] != "first" or len(call.args) != 2:
-            return None
-        if not (name is not None or constant) or ty.dtype not in ACCUMULATED:
-            self._count("left: the weight is neither parameter nor constant, or of another type than floats")
-            return None
-        shape = [int(d) for d in weight.ty.shape.values]
-        kernel, inner, outer = shape[2:], shape[1], shape[0]
-        plain = set(kernel) == set(attrs["strides"]) == {1} and not any(attrs["pads"]) and attrs["groups"] == 1
-        is_row_product = name is not None and ty.dtype == "float32"
-        last, order = self._last(x), [*range(2, rank), 1, 0]
-        if attrs["groups"] == outer and inner == 1:
-            self._count("channel by channel")
-            arranged = self._derived(weight, "channels_last", "permute_dims", [shape[a] for a in order], axes=order)
-            return Convolution.call(last, arranged, **{**attrs, "layout": "last"})
-        if self._packs and not (plain and is_row_product):
-            batch, _, *places = ty.shape.values
-            axes = 0
-            if self._tiles and ty.dtype == "float32":
-                axes = axes_in_tiles(FLOATS, shape, attrs, batch, places, self._typical, self._target)
-            if axes:
-                self._count("in tiles")
-                return self._tiled(last, weight, attrs, axes)
-            count = at_once(shape, attrs, places[-1], self._target)
-            self._count("through windows" if count == 1 else "through windows of several places")
-            if count > 1:
-                return self._several(last, weight, attrs, count, ty)
-            return self._packed(last, weight, attrs)
-        if attrs["groups"] != 1 or not is_row_product:
-            self._count("left to the fallback")
-            arranged = self._derived(weight, "channels_last", "permute_dims", [shape[a] for a in order], axes=order)
-            return Convolution.call(last, arranged, **{**attrs, "layout": "last"})
-        matrix, windows = weight_matrix(self._editor, name), ty.shape.values[2:]
-        if not plain:
-            last = self.builder_.emit(windows_of(self.builder_, last, kernel, attrs))
-        self._count("matrix product" if plain else "matrix product of windows")
-        product = self.builder_.emit(Linear.call(last, matrix, layout="kn", n=outer))
-        return product if plain else relax.op.reshape(product, [ty.shape.values[0], *windows, outer])
-
-    def _packed(self, x: relax.Expr, weight: relax.Expr, attrs: dict[str, object]) -> relax.Call:
-        """The convolution of channels-last `x` with the layout that the rule `convolution` reads."""
-        outer, inner, *kernel = (int(d) for d in weight.ty.shape.values)
-        groups, lanes = attrs["groups"], self._target.lanes_f32
-        each = outer // groups
-        joined = max(j for j in range(1, groups + 1) if groups % j == 0 and (j == 1 or j * each <= lanes))
-        depth = int(np.prod(kernel)) * inner * joined
-        _, nr = pack_shape(depth, each * joined, self._target)
-        shape = [groups // joined, -(-each * joined // nr), depth, nr]
-        how = {"groups": groups, "joined": joined, "nr": nr}
-        packed = self._derived(weight, f"windows/{joined}/n{nr}", "pack_convolution", shape, "float32", **how)
-        attrs = {**attrs, "layout": "packed", "groups": groups // joined, "kernel": kernel, "n": outer}
-        return Convolution.call(x, packed, **attrs)
-
-    def _tiled(self, x: relax.Expr, weight: relax.Expr, attrs: dict[str, object], axes: int) -> relax.Call:
-        """The convolution of channels-last `x` by minimal filtering along its last `axes`."""
-        m, c, *kernel = (int(d) for d in weight.ty.shape.values)
-        depth = int(np.prod(kernel[:-axes], dtype=int)) * c
-        _, nr = pack_shape(depth, m, self._target)
-        shape = [-(-m // nr), FLOATS.tile**axes, depth, nr]
-        packed = self._derived(weight, f"tiles/{axes}/n{nr}", "pack_winograd", shape, "float32", axes=axes, nr=nr)
-        kept = {name: attrs[name] for name in ("strides", "dilations", "pads")}
-        return ConvolutionWinograd.call(x, packed, **kept, kernel=kernel, n=m)
-
-    def _several(
-        self, x: relax.Expr, weight: relax.Expr, attrs: dict[str, object], count: int, ty: relax.TensorType
-    ) -> relax.Var:
-        """The convolution of channels-last `x` that computes `count` places of the last axis at once."""
-        m, *rest, width = (int(d) for d in weight.ty.shape.values)
-        step = attrs["strides"][-1]
-        shape, how = [count * m, *rest, width + (count - 1) * step], {"count": count, "step": step}
-        wide = self._derived(weight, f"places/{count}", "side_by_side", shape, **how)
-        made = self.builder_.emit(self._packed(x, wide, together(attrs, count)))
-        return self._apart(Neighbours(made, count, tuple(to_last(list(ty.shape.values)))))
-
     def _apart(self, held: Neighbours) -> relax.Var:
         value = held.apart(self.builder_)
         self._held[value] = held
@@ -337,16 +257,6 @@ class _Mover(BlockMutator):
         return first.followed_by(
             self.builder_, call, held, lambda a: self._operand(a, ty.ndim, ty) if shaped(a.ty) else None
         )
-
-    def _derived(
-        self, weight: relax.Expr, label: str, op: str, shape: Sequence[int], dtype: str | None = None, **how: object
-    ) -> relax.Expr:
-        """`weight` by a recipe where it is a parameter, at once where it is a constant."""
-        name = self._editor.name(weight)
-        if name is not None:
-            return self._editor.derive(f"{name}|{label}", op, [name], shape, dtype, **how)
-        made = RECIPE_OPS[op](weight.value.numpy(), **how)
-        return relax.const(np.ascontiguousarray(made), dtype or str(weight.ty.dtype))
 
     def _operand(self, arg: relax.Expr, rank: int, ty: relax.TensorType) -> relax.Expr | None:
         """An operand of a broadcasting operator with its channels last."""
