@@ -22,6 +22,15 @@ def pack_convolution(weight: np.ndarray, *, groups: int, joined: int, nr: int) -
     return whole.reshape(wide, taps * joined * inner, panels, nr).transpose(0, 2, 1, 3)
 
 
+def pack_convolution_bf16(weight: np.ndarray, *, groups: int, joined: int, nr: int) -> np.ndarray:
+    """The same in pairs along the depth, an even number: bfloat16 [.., depth / 2, nr, 2], rounded to nearest even."""
+    import ml_dtypes  # a dependency of TVM
+
+    whole = pack_convolution(weight, groups=groups, joined=joined, nr=nr).astype(ml_dtypes.bfloat16)
+    *outer, depth, _ = whole.shape
+    return np.ascontiguousarray(whole.reshape(*outer, depth // 2, 2, nr).swapaxes(-1, -2))
+
+
 def pack_winograd(weight: np.ndarray, *, axes: int, nr: int) -> np.ndarray:
     """[m, c, *front, 3, 3] -> float32 [panels, 36, prod(front) * c, nr]: factors of each kernel, made in float64.
 

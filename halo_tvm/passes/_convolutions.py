@@ -13,7 +13,7 @@ from ..relay_ops.convolution import Convolution
 from ..relay_ops.convolution_winograd import ConvolutionWinograd
 from ..relay_ops.linear import Linear
 from ..relay_ops.operator import ACCUMULATED, attrs_of
-from ..targets import FULL
+from ..targets import FULL, Isa
 from ..tir_schedules.products.packing import pack_shape
 from ..winograd import FLOATS
 from ._by_channel import to_last
@@ -23,13 +23,19 @@ from ._winograd import axes_in_tiles
 from .graph_pass import Context
 from .weights import WeightEditor
 
+_FEW_CHANNELS = 16  # of fewer, writing out a matrix of windows takes longer than multiplying it
+
 
 class Convolutions:
     """Chooses the way of each, and moves its weight by recipes."""
 
     def __init__(self, builder: relax.BlockBuilder, editor: WeightEditor, context: Context, winograd: bool) -> None:
         self._builder, self._editor, self._target, self._typical = builder, editor, context.target, context.typical
-        self._packs = "convolution" in context.target.spec.rules and context.precision == FULL
+        self._packs = "convolution" in context.target.spec.rules
+        isa = context.target.isa
+        self._rate = _rate(isa, context.precision) if context.precision != FULL else 1.0
+        self._narrows = context.precision != FULL
+        self._pairs = context.precision == "bf16" and isa.bf16_dot and not isa.tiles
         self._tiles = winograd and "convolution_winograd" in context.target.spec.rules
 
     def channels_last(
@@ -54,15 +60,20 @@ class Convolutions:
             return Convolution.call(x, arranged, **{**attrs, "layout": "last"}), "channel by channel"
         if self._packs and not (plain and is_row_product):
             batch, _, *places = ty.shape.values
+            narrowed = self._narrowed(shape, attrs) if is_row_product else ""
             axes = 0
             if self._tiles and ty.dtype == "float32":
-                axes = axes_in_tiles(FLOATS, shape, attrs, batch, places, self._typical, self._target)
+                rate, sizes = self._rate if narrowed else 1.0, (batch, places, self._typical)
+                axes = axes_in_tiles(FLOATS, shape, attrs, *sizes, self._target, rate, as_matrix=narrowed == "matrix")
             if axes:
                 return self._tiled(x, weight, attrs, axes), "in tiles"
             count = at_once(shape, attrs, places[-1], self._target)
             if count > 1:
                 return self._several(x, weight, attrs, count, ty), "through windows of several places"
-            return self._packed(x, weight, attrs), "through windows"
+            if narrowed == "pairs":
+                return self._packed(x, weight, attrs, pairs=True), "through windows, in pairs"
+            if not narrowed:
+                return self._packed(x, weight, attrs), "through windows"
         if name is None or attrs["groups"] != 1 or not is_row_product:
             arranged = self._derived(weight, "channels_last", "permute_dims", [shape[a] for a in order], axes=order)
             return Convolution.call(x, arranged, **{**attrs, "layout": "last"}), "left to the fallback"
@@ -75,17 +86,32 @@ class Convolutions:
         shaped = relax.op.reshape(product, [ty.shape.values[0], *windows, outer])
         return shaped, "matrix product of windows"
 
-    def _packed(self, x: relax.Expr, weight: relax.Expr, attrs: dict[str, Any]) -> relax.Call:
+    def _joined(self, outer: int, groups: int) -> int:
+        """Groups that become one, so that its results fill a vector."""
+        each, lanes = outer // groups, self._target.lanes_f32
+        return max(j for j in range(1, groups + 1) if groups % j == 0 and (j == 1 or j * each <= lanes))
+
+    def _narrowed(self, weight: Sequence[int], attrs: dict[str, Any]) -> str:
+        """What --precision makes faster: "pairs" of bfloat16 through windows, a "matrix" of windows; else empty."""
+        joined = weight[1] * self._joined(weight[0], attrs["groups"])
+        if self._pairs:
+            return "pairs" if joined % 2 == 0 and joined >= _FEW_CHANNELS else ""
+        return "matrix" if self._narrows and attrs["groups"] == 1 and joined >= _FEW_CHANNELS else ""
+
+    def _packed(self, x: relax.Expr, weight: relax.Expr, attrs: dict[str, Any], pairs: bool = False) -> relax.Call:
         """The convolution of channels-last `x` with the layout that the rule `convolution` reads."""
         outer, inner, *kernel = (int(d) for d in weight.ty.shape.values)
-        groups, lanes = attrs["groups"], self._target.lanes_f32
-        each = outer // groups
-        joined = max(j for j in range(1, groups + 1) if groups % j == 0 and (j == 1 or j * each <= lanes))
-        depth = int(np.prod(kernel)) * inner * joined
-        _, nr = pack_shape(depth, each * joined, self._target)
-        shape = [groups // joined, -(-each * joined // nr), depth, nr]
+        groups = attrs["groups"]
+        joined = self._joined(outer, groups)
+        depth, columns = int(np.prod(kernel)) * inner * joined, outer // groups * joined
+        _, nr = pack_shape(depth, columns, self._target)
+        shape, label = [groups // joined, -(-columns // nr), depth, nr], f"windows/{joined}/n{nr}"
         how = {"groups": groups, "joined": joined, "nr": nr}
-        packed = self._derived(weight, f"windows/{joined}/n{nr}", "pack_convolution", shape, "float32", **how)
+        if pairs:
+            shape[2:] = [depth // 2, nr, 2]
+            packed = self._derived(weight, f"{label}/bf16", "pack_convolution_bf16", shape, "bfloat16", **how)
+        else:
+            packed = self._derived(weight, label, "pack_convolution", shape, "float32", **how)
         attrs = {**attrs, "layout": "packed", "groups": groups // joined, "kernel": kernel, "n": outer}
         return Convolution.call(x, packed, **attrs)
 
@@ -119,3 +145,12 @@ class Convolutions:
             return self._editor.derive(f"{name}|{label}", op, [name], shape, dtype, **how)
         made = RECIPE_OPS[op](weight.value.numpy(), **how)
         return relax.const(np.ascontiguousarray(made), dtype or str(weight.ty.dtype))
+
+
+def _rate(isa: Isa, precision: str) -> float:
+    """Products of `precision` in the time of one of float32."""
+    if precision in ("int8", "int4"):
+        return 16.0 if isa.tiles else {"vpdpbusd": 4.0, "vpmaddwd": 2.0}.get(isa.byte_dot, 1.0)
+    if precision == "bf16":
+        return 8.0 if isa.tiles else 2.0 if isa.bf16_dot else 1.0
+    return 2.0 if isa.half_arithmetic else 1.0

@@ -32,6 +32,7 @@ class _Costs:
     channels: int  # of x that a product takes at once
 
 
+_WRITTEN = 15  # multiply-adds in the time of writing an element of a matrix of windows
 _COSTS = {
     FLOATS: _Costs({2: 220, 1: 30}, {2: 250, 1: 40}, element=22.4, factor=22.4, gain=0.8, channels=1),
     INTEGERS: _Costs({2: 90, 1: 25}, {2: 90, 1: 25}, element=8, factor=16, gain=0.85, channels=2),
@@ -46,14 +47,19 @@ def axes_in_tiles(
     places: Sequence[ir.Expr],
     typical: Mapping[str, int],
     target: Target,
+    rate: float = 1.0,
+    as_matrix: bool = False,
 ) -> int:
     """Along how many of its last axes a convolution is computed so: 2, 1, or 0 where another way is faster.
 
-    `weight`: [m, c, *kernel]; `places`: of the results, along each axis.
+    `weight`: [m, c, *kernel]; `places`: of the results, along each axis. The other way multiplies `rate` times as fast,
+    reading through windows, or with `as_matrix` what is written out of them.
     """
     m, c, *kernel = weight
     costs, sizes = _COSTS[filtering], [size_of(size, typical) for size in (batch, *places)]
-    direct = math.prod(kernel) * c * m * (math.prod(sizes) + costs.element)
+    direct = math.prod(kernel) * c * m * (math.prod(sizes) + costs.element) / rate
+    if as_matrix:
+        direct += math.prod(kernel) * c * math.prod(sizes) * _WRITTEN
     if attrs.get("groups", 1) != 1 or min(m, c // costs.channels) < target.lanes_f32:
         return 0
     for axes in (2, 1):

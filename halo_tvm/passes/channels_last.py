@@ -8,7 +8,7 @@ Before -> after
                                                      or halo.convolution_winograd(x, w'), where that is faster
                                                      (`_winograd`)
         where no rule of the target does that,         r = [rows, kernel * c] of x's windows
-        or at a precision below fp32                   y = halo.linear(r, w'),   rows = n * windows
+        or a precision below fp32 gains by it          y = halo.linear(r, w'),   rows = n * windows
     y = halo.convolution(x, w), channel-wise    ->   the same with layout "last": its innermost loop runs along channels
     y = halo.convolution_integer(x, z, w)       ->   the same with layout "packed", see `_integer_windows`
     y = halo.pooling(x)                         ->   the same with layout "last"
@@ -25,7 +25,7 @@ Leaves alone
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import tvm

@@ -4,7 +4,8 @@ Shapes
     layout "first"   x [n, c, *space]   weight [m, c/groups, *kernel]   ->   y [n, m, *windows]
     layout "last"    x [n, *space, c]   weight [*kernel, c/groups, m]   ->   y [n, *windows, m]
     layout "packed"  x [n, *space, c]   weight [groups, panels, prod(kernel) * c/groups, nr]   ->   y [n, *windows, m]
-                     m = `n` and `kernel` are attributes; columns of a group fill panels, the last one with zeros
+                     m = `n` and `kernel` are attributes; columns of a group fill panels, the last one with zeros;
+                     or weight [groups, panels, prod(kernel) * c/groups / 2, nr, 2] of bfloat16 under x of float32
     bias [m] (optional)
     `zero` (optional): x is of bytes, which stand for x - zero in float32, as y is
 Computation
@@ -24,6 +25,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 import numpy as np
 import tvm
@@ -45,10 +47,12 @@ class Convolution(Operator):
         layout, groups = attrs["layout"], attrs["groups"]
         if layout not in (*LAYOUTS, "packed"):
             raise ValueError(f"halo.convolution: layout must be first, last or packed, got {layout}: choose one")
-        if weight.ndim != (4 if layout == "packed" else x.ndim):
+        if weight.ndim not in ((4, 5) if layout == "packed" else (x.ndim,)):
             raise ValueError(
                 f"halo.convolution: x and weight have one rank, or the weight is packed, got {x}, {weight}"
             )
+        if layout == "packed" and weight.ndim == 5 and (str(weight.dtype), str(x.dtype)) != ("bfloat16", "float32"):
+            raise ValueError(f"halo.convolution: expected pairs of bfloat16 under float32, got {weight} under {x}")
         kernel, inner, outer = _weight_parts(weight.shape.values, layout, attrs.get("kernel"), attrs.get("n"))
         channels = x.shape.values[1 if layout == "first" else -1]
         if not tvm.sym.Analyzer().can_prove_equal(channels, inner * groups) or outer % groups:
@@ -126,6 +130,9 @@ class Convolution(Operator):
     ) -> np.ndarray:
         x = x if zero is None else x.astype(weight.dtype) - zero
         if layout == "packed":
+            if weight.ndim == 5:  # pairs along the depth
+                weight = weight.astype(np.float32).swapaxes(-1, -2)
+                weight = weight.reshape(*weight.shape[:2], -1, weight.shape[-1])
             inner = weight.shape[2] // int(np.prod(kernel))
             weight = weight.transpose(0, 2, 1, 3).reshape(groups, weight.shape[2], -1)[:, :, : n // groups]
             weight = weight.transpose(1, 0, 2).reshape(*kernel, inner, n)
@@ -170,7 +177,10 @@ class Convolution(Operator):
     @staticmethod
     def cases() -> Sequence[Mapping[str, object]]:
         plain = {"layout": "first", "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "groups": 1}
+        import ml_dtypes  # a dependency of TVM
+
         rng = np.random.default_rng(0)
+        pairs = rng.standard_normal((2, 2, 48, 16, 2)).astype(ml_dtypes.bfloat16)
         return (
             {"args": [(3, 4, 9, 11), (6, 4, 3, 2)], "attrs": plain},
             {"args": [(3, 4, 9, 11), (6, 2, 3, 2), (6,)], "attrs": {**plain, "groups": 2, "pads": (1, 0, 2, 1)}},
@@ -208,6 +218,18 @@ class Convolution(Operator):
                     "n": 10,
                 },
             },
+            {
+                "args": [(2, 9, 11, 32), pairs, (40,)],
+                "attrs": {
+                    "layout": "packed",
+                    "strides": (2, 1),
+                    "dilations": (1, 2),
+                    "pads": (1, 0, 2, 1),
+                    "groups": 2,
+                    "kernel": (3, 2),
+                    "n": 40,
+                },
+            },
         )
 
 
@@ -217,7 +239,7 @@ def _weight_parts(
     """(kernel, input channels of a group, output channels); a packed weight does not show `kernel` and `n`."""
     sizes = [int(d) for d in shape]
     if layout == "packed":
-        return list(kernel), sizes[2] // int(np.prod(kernel)), n
+        return list(kernel), sizes[2] * prod(sizes[4:]) // prod(kernel), n
     return (sizes[2:], sizes[1], sizes[0]) if layout == "first" else (sizes[:-2], sizes[-2], sizes[-1])
 
 
@@ -228,8 +250,11 @@ def _packed_at(
     nr, depth = int(weight.shape[3]), tirx.const(0, "int64")
     for k, size in zip(ks, kernel):
         depth = depth * size + k
-    column = tirx.floormod(m, outer)
-    return tirx.floordiv(m, outer), tirx.floordiv(column, nr), depth * inner + c, tirx.floormod(column, nr)
+    column, step = tirx.floormod(m, outer), depth * inner + c
+    front = tirx.floordiv(m, outer), tirx.floordiv(column, nr)
+    if len(weight.shape) == 5:
+        return *front, tirx.floordiv(step, 2), tirx.floormod(column, nr), tirx.floormod(step, 2)
+    return *front, step, tirx.floormod(column, nr)
 
 
 def _channel(m: ir.Expr, c: ir.Expr, inner: int, outer: int) -> ir.Expr:

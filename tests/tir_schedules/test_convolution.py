@@ -18,7 +18,7 @@ from halo_tvm.relay_ops.convolution import Convolution
 from halo_tvm.relay_ops.convolution_integer import ConvolutionInteger
 from halo_tvm.targets import read_host, resolve
 from halo_tvm.tir_schedules import RULES
-from halo_tvm.weight_windows import pack_convolution
+from halo_tvm.weight_windows import pack_convolution, pack_convolution_bf16
 
 RULE = RULES["convolution"]
 TARGET = resolve("cpu", cores=2)
@@ -26,13 +26,14 @@ WIDE = resolve("x86:avx512", cores=2)  # whose 32 registers hold tiles of three 
 
 
 def conv(
-    shape, m, kernel, strides, dilations, pads, groups=1, joined=1, vectors=2, target=TARGET, **fields
+    shape, m, kernel, strides, dilations, pads, groups=1, joined=1, vectors=2, target=TARGET, pairs=False, **fields
 ) -> tuple[Case, np.ndarray]:
-    """The case, and its weight as [*kernel, c / groups, m]."""
+    """The case, and its packed weight, with `pairs` in bfloat16."""
     inner = shape[-1] // groups
     weight = np.random.default_rng(0).standard_normal((m, inner, *kernel), dtype=np.float32)
     weight /= np.float32(np.sqrt(weight[0].size))
-    packed = np.ascontiguousarray(pack_convolution(weight, groups=groups, joined=joined, nr=vectors * target.lanes_f32))
+    pack = pack_convolution_bf16 if pairs else pack_convolution
+    packed = np.ascontiguousarray(pack(weight, groups=groups, joined=joined, nr=vectors * target.lanes_f32))
     attrs = {"layout": "packed", "strides": strides, "dilations": dilations, "pads": pads, "groups": groups // joined}
     case = Case(Convolution, shape, {**attrs, "kernel": kernel, "n": m}, (packed,), **fields)
     return case, packed
@@ -124,6 +125,37 @@ def test_bytes_are_added_up_exactly(isa: str, narrow: bool) -> None:
         check(executable, f"f{i}", case)
 
 
+PAIRS = resolve("x86:avx512-bf16", cores=2)
+in_pairs = partial(conv, target=PAIRS, pairs=True)
+CASES_IN_PAIRS = [
+    in_pairs((1, 14, 14, 32), 64, (3, 3), ONE, ONE, AROUND, epilogue="bias+silu+residual"),
+    in_pairs(
+        (2, 9, 11, 18), 50, (3, 2), (2, 1), (1, 3), (2, 0, 1, 3), symbolic=True, further=((1, 2, 5, 18), (0, 4, 4, 18))
+    ),
+    in_pairs((2, 40, 64), 24, (5,), (2,), (2,), (4, 3), groups=4, joined=2, epilogue="residual"),
+    in_pairs((1, 15, 15, 34), 20, (1, 1), (2, 2), ONE, (0, 0, 0, 0), symbolic=True, further=((3, 1, 2, 34),)),
+    in_pairs((1, 2, 2, 16), 16, (5, 5), ONE, ONE, (2, 2, 2, 2), vectors=1),  # a kernel larger than the image
+    in_pairs((1, 4, 5, 6, 16), 20, (2, 3, 2), (1, 2, 1), (1, 1, 1), (1, 1, 0, 0, 1, 1), epilogue="bias"),
+    in_pairs((1, 9, 9, 1024), 40, (3, 3), ONE, ONE, AROUND, vectors=3),  # the window in pieces
+]
+
+
+def test_pairs_of_bfloat16():
+    if not PAIRS.isa.requires <= read_host().flags:
+        pytest.skip("this processor multiplies no bfloat16")
+    functions = {f"f{i}": fused(case) for i, (case, _) in enumerate(CASES_IN_PAIRS)}
+    built = {name: RULE.apply(func, PAIRS, RULE.default(func, PAIRS)) for name, func in functions.items()}
+    executable = build_all(built, PAIRS)
+    for i, (case, _) in enumerate(CASES_IN_PAIRS):
+        check(executable, f"f{i}", case)
+
+
+def test_pairs_are_declined_where_nothing_multiplies_them():
+    case, _ = in_pairs((1, 14, 14, 32), 64, (3, 3), ONE, ONE, AROUND)
+    with pytest.raises(Declined, match="pairs of bfloat16 where the target multiplies them in vectors"):
+        RULE.default(fused(case), WIDE)
+
+
 def test_every_decision_is_right():
     case, _ = conv((1, 13, 17, 16), 24, (3, 3), (2, 1), ONE, AROUND, epilogue="bias+residual")
     func = fused(case)
@@ -142,6 +174,16 @@ def test_sums_stay_in_registers():
     loop = k_loops(build_all({"main": RULE.apply(func, TARGET, decision)}, TARGET), "vfmadd")[0]
     steps = loop["vfmadd"] // (2 * decision.mr)
     assert loop["vfmadd"] == steps * 2 * decision.mr and loop["vector"] == 0
+    assert loop["broadcast"] <= steps * decision.mr and loop["load"] <= steps * 2
+
+
+def test_sums_of_pairs_stay_in_registers():
+    case, _ = in_pairs((1, 56, 56, 64), 64, (3, 3), ONE, ONE, AROUND)
+    func = fused(case)
+    decision = RULE.default(func, PAIRS)
+    loop = k_loops(build_all({"main": RULE.apply(func, PAIRS, decision)}, PAIRS), "vdpbf16ps")[0]
+    steps = loop["vdpbf16ps"] // (2 * decision.mr)
+    assert loop["vdpbf16ps"] == steps * 2 * decision.mr and loop["vector"] == 0
     assert loop["broadcast"] <= steps * decision.mr and loop["load"] <= steps * 2
 
 

@@ -24,8 +24,8 @@ from halo_tvm.runtime.tensors import to_tensor
 from halo_tvm.targets import TARGETS, Target, read_host
 from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules.products.gemm import pack_shape
-from halo_tvm.tir_schedules.products.gemm._bf16 import BFloat16Pairs
 from halo_tvm.tir_schedules.products.gemm.amx import TilePairs
+from halo_tvm.tir_schedules.products.gemm.bf16 import BFloat16Pairs
 
 pytestmark = pytest.mark.covering
 

@@ -14,8 +14,8 @@ from tvm import DataType, ir
 
 from ...code.prefetch import CACHE_LINE_BYTES, prefetch
 from ...code.tile_registers import ROWS, Matrix, Product, multiply
-from ._bf16 import BFloat16Pairs
 from .arithmetic import Arithmetic
+from .bf16 import BFloat16Pairs
 from .w8a8 import DotBytes
 
 if TYPE_CHECKING:

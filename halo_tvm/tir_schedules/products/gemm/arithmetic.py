@@ -55,6 +55,10 @@ class Tile:
         column = self.chunk * self.kc + at
         return self.x[self.start + row, column if width == 1 else tirx.Ramp(column, tirx.IntImm("int64", 1), width)]
 
+    def of_words(self, row: int, k: ir.Expr, group: int) -> ir.Expr:
+        """The word that step `k` reads of row `row`, where words of `group` numbers are made of rows."""
+        return self.x[self.start + row, self.chunk * (self.kc // group) + k]
+
     def of_pairs(self, row: int, half: int, k: ir.Expr) -> ir.Expr:
         """The even or the odd two of the four numbers of step `k`, where rows are taken apart."""
         return self.x[half, self.start + row, self.chunk * (self.kc // 4) + k]
@@ -87,6 +91,7 @@ class Arithmetic:
     lane_factor: ClassVar[int] = 1  # sums in a register, for each float32 it would hold
     promoted_every: ClassVar[int | None] = None  # steps whose sums are kept in `sums`, then added to the product's type
     group: ClassVar[int] = 1
+    words: ClassVar[bool] = False  # x becomes words of the `group` numbers of a step, once
     takes_apart: ClassVar[bool] = False  # x becomes words of the even two of four bytes and of the odd ones, once
     unroll: ClassVar[int] = 4  # steps per iteration unless decided otherwise: more make longer loops, not faster ones
     unrolls: ClassVar[tuple[int, ...]] = (1, 2, 4, 8)  # those worth trying
@@ -197,7 +202,7 @@ def parts_of(count: int, lanes: int) -> list[tuple[int, int, int]]:
     return [part for part in ((lanes, 0, whole), (1, whole * lanes, count - whole * lanes)) if part[2]]
 
 
-def part_at(first: int, v: ir.Expr, width: int) -> ir.Expr:
+def part_at(first: ir.Expr | int, v: ir.Expr, width: int) -> ir.Expr:
     """Index of vector number `v` of such a loop."""
-    start = tirx.IntImm("int64", first) + v * width
+    start = (tirx.IntImm("int64", first) if isinstance(first, int) else first) + v * width
     return tirx.Ramp(start, tirx.IntImm("int64", 1), width) if width > 1 else start

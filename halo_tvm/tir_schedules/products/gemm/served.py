@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from ....errors import Declined
 from ...blocks import Block
-from ._bf16 import BFloat16Pairs, BFloat16Weights
 from ._fp16 import HalfArithmetic, HalfWeights
 from ._group_pairs import BytePairs, NibblePairs
 from .amx import TileBytes, TilePairs
 from .arithmetic import Arithmetic
+from .bf16 import BFloat16Pairs, BFloat16Weights
 from .float32 import Float32
 from .group_tiles import GroupTiles
 from .groups import Groups

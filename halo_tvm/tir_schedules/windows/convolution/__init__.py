@@ -2,11 +2,13 @@
 
 Serves
     one or more spatial axes, any of them symbolic; groups, strides, dilations, padding, kernels larger than the image;
-    float32, and float16 or bfloat16 that is widened once; uint8 times int8 in int32, four channels a step;
+    float32, and float16 or bfloat16 that is widened once; float32 that is rounded once, times pairs of bfloat16, where
+    an instruction multiplies them; uint8 times int8 in int32, four channels a step;
     any number of element-wise stages over the same axes
 Declines
-    a weight that is not packed as [groups, panels, window * channels, nr], bytes in groups of four; other types;
-    a symbolic number of channels; padding that depends on sizes; blocks in front of the windows except their padding
+    a weight that is not packed as [groups, panels, window * channels, nr], bytes in groups of four, bfloat16 in pairs;
+    other types; a symbolic number of channels; padding that depends on sizes; blocks in front of the windows except
+    their padding
 References
     docs/kernels/convolution.md: measurements and how the defaults were chosen
 """

@@ -1,4 +1,7 @@
-"""What the nest reads: x itself, or a copy of it that has its padding: floats in float32, bytes in whole groups."""
+"""What the nest reads: x itself, or a copy of it that has its padding.
+
+The copy is of floats in float32, or in bfloat16 where pairs of them are multiplied, and of bytes in whole groups.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from tvm.script.ir_builder import tirx as T
 
 from ...code.lanes import index, kept, product, simplify, unravel
 from ...products.gemm.arithmetic import part_at, parts_of
+from ...products.gemm.bf16 import rounded
 from ...products.gemm.narrow_pairs import mark_row
 from ...products.gemm.w8a8 import GROUP, taken_apart, words_of
 from .._match import Windows
@@ -83,6 +87,39 @@ def padded_copy(w: Windows, dtype: str, channels: int, lanes: int) -> Padded:
         with T.serial(simplify(width * channels) - first - count) as i:
             T.buffer_store(buffer, around, [n, *place, *at(first + count + i)])
     return Padded(buffer, (0,) * w.rank, sizes, (True,) * w.rank)
+
+
+def rounded_copy(w: Windows, lanes: int) -> Padded:
+    """The same of an even number of channels, in bfloat16: int32 [batch, *sizes, channels / 2], the even one low."""
+    sizes, each = [w.reach(axis) for axis in range(w.rank)], w.channels // 2
+    buffer = T.alloc_buffer((w.batch, *sizes, each), "int32", align=64)
+    begin = tirx.min(index(w.before[-1]), sizes[-1])
+    length = tirx.max(tirx.min(w.sizes[-1], sizes[-1] - begin), index(0))
+    with T.parallel(product([w.batch, *sizes[:-1]])) as row:
+        n, *place = (kept(simplify(at)) for at in unravel(row, [w.batch, *sizes[:-1]]))
+        source = [at - before for at, before in zip(place, w.before)]
+        inside = [t for at, size in zip(source, w.sizes) for t in (at >= 0, at < size)]
+        first = kept(simplify(begin * each))
+        whole = length * each
+        count = kept(simplify(tirx.if_then_else(tirx.all(*inside), whole, index(0)) if inside else whole))
+        run = _line(w.x[(n, *source, 0, 0)], "float32", whole * 2)
+        line = _line(buffer[(n, *place, 0, 0)], "int32", sizes[-1] * each)
+        with T.serial(first) as i:
+            T.buffer_store(line, tirx.const(0, "int32"), [i])
+        for width, top, number in ((lanes, index(0), count // lanes), (1, count // lanes * lanes, count % lanes)):
+            with T.serial(number) as v:
+                words = rounded(run[part_at(2 * top, v, 2 * width)], width)
+                T.buffer_store(line, words, [part_at(first + top, v, width)])
+        with T.serial(simplify(sizes[-1] * each) - first - count) as i:
+            T.buffer_store(line, tirx.const(0, "int32"), [first + count + i])
+    return Padded(buffer, (0,) * w.rank, sizes, (True,) * w.rank)
+
+
+def _line(first: ir.TensorLoad, dtype: str, length: ir.Expr) -> ir.Var:
+    """`length` neighbours from `first` on as a buffer of one dimension."""
+    pointer_type = ir.PointerType(ir.PrimType(dtype))
+    pointer = T.Bind(tirx.address_of(first), var=tirx.Var("line", pointer_type))
+    return T.decl_buffer((length,), dtype, data=pointer)
 
 
 def pairs_copy(w: Windows, channels: int, lanes: int) -> Padded:

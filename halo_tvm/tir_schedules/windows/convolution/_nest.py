@@ -2,7 +2,7 @@
 
 Before (blocks):   padding of x;   for n, places, m, window, c: acc;   for n, places, m: stage 1 ...
 After:
-    a copy of x, widened and padded                     only for 16-bit types, and padding of a few channels or bytes
+    a copy of x, widened or rounded, and padded         only for 16-bit types, and padding of a few channels or bytes
     parallel for task = (block of windows, group, panel of nr columns):
         for pieces of the window whose weights leave half of L2 free:
             for tiles of mr windows:
@@ -25,14 +25,16 @@ from tvm import DataType, ir, s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from ...code import pair_dot
 from ...code.lanes import ceil_div, constant, index, kept, simplify, unravel
 from ...products.gemm.amx import InTiles
 from ...products.gemm.arithmetic import Tile
+from ...products.gemm.bf16 import TEXT as PAIRS_TEXT
 from ...products.gemm.narrow_pairs import NarrowPairs
 from ...products.row_tiling import RowTiling
 from .._places import RunningPlace
 from .._zeros import address_or_zeros, zeros_text
-from ._copy import Padded, marks_of, padded_copy, pairs_copy
+from ._copy import Padded, marks_of, padded_copy, pairs_copy, rounded_copy
 from ._problem import Problem
 from ._store import store
 from ._tiles import emit_in_tiles
@@ -50,9 +52,8 @@ def build(problem: Problem, rows: RowTiling, unroll: int, lanes: int, l2_bytes: 
         elif isinstance(problem.arithmetic, InTiles):
             emit_in_tiles(problem, _source(problem, lanes), rows, lanes)
         else:
-            x = _source(problem, lanes)
-            with T.attr(0, "pragma_import_llvm", zeros_text(problem.run)):
-                _Nest(problem, x, rows, unroll, lanes, l2_bytes).emit()
+            with T.attr(0, pair_dot.PRAGMA, PAIRS_TEXT if problem.arithmetic.words else zeros_text(problem.run)):
+                _Nest(problem, _source(problem, lanes), rows, unroll, lanes, l2_bytes).emit()
     return builder.get()
 
 
@@ -61,6 +62,8 @@ def _source(problem: Problem, lanes: int) -> Padded:
         return Padded.of(problem.windows)
     if problem.arithmetic.takes_apart:
         return pairs_copy(problem.windows, problem.inner, lanes)
+    if problem.arithmetic.words:
+        return rounded_copy(problem.windows, lanes)
     wide = lanes * 4 // DataType(problem.dtype).itemsize
     return padded_copy(problem.windows, problem.dtype, problem.groups * problem.inner, wide)
 
@@ -75,6 +78,9 @@ class _WindowTile(Tile):
 
     def of_x(self, row: int, at: ir.Expr, width: int = 1) -> ir.Expr:
         return self.runs[row][at if width == 1 else tirx.Ramp(at, index(1), width)]
+
+    def of_words(self, row: int, k: ir.Expr, group: int) -> ir.Expr:
+        return self.runs[row][k]
 
     def of_pairs(self, row: int, half: int, k: ir.Expr) -> ir.Expr:
         return self.runs[row][half, k]
@@ -198,13 +204,14 @@ class _Nest:
         if p.joins:
             ks.append(index(0))
         apart, dtype = p.arithmetic.takes_apart, str(self.x.buffer.dtype)
+        word = self.group if p.arithmetic.words else 1
         found, marks, some_inside, pointer_type = [], [], [], ir.PointerType(ir.PrimType(dtype))
         for r in range(self.rows.mr):
             place = [origins[1 + a][r] + k * w.dilations[a] for a, k in enumerate(ks)]
             if apart:
                 address = tirx.address_of(self.x.buffer[(origins[0][r], *place[:-1], 0, place[-1], 0)])
             else:
-                address = tirx.address_of(self.x.buffer[(origins[0][r], *place, group * p.inner)])
+                address = tirx.address_of(self.x.buffer[(origins[0][r], *place, group * (p.inner // word))])
             inside = [
                 test
                 for a, at in enumerate(place)
@@ -216,7 +223,9 @@ class _Nest:
                 address = address_or_zeros(p.run, some_inside[-1], address, pointer_type)
             pointer = T.Bind(address, var=tirx.Var(f"window{r}", pointer_type))
             shape, strides = (
-                ((2, self.steps), [self.x.sizes[-1] * (p.inner // self.group), 1]) if apart else ((p.run,), None)
+                ((2, self.steps), [self.x.sizes[-1] * (p.inner // self.group), 1])
+                if apart
+                else ((p.run // word,), None)
             )
             found.append(T.decl_buffer(shape, dtype, data=pointer, strides=strides))
             if self.marks_of_x is not None:

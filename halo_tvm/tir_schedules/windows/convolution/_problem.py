@@ -13,6 +13,7 @@ from ....errors import Declined
 from ...blocks import Block, loads, uses
 from ...code.lanes import constant
 from ...products.gemm.arithmetic import Arithmetic
+from ...products.gemm.bf16 import BFloat16Pairs
 from ...products.gemm.float32 import Float32
 from ...products.gemm.served import enough, of_block, served
 from ...products.gemm.w8a8 import W8A8
@@ -28,7 +29,10 @@ _FEW_CHANNELS = (
 
 @dataclass(frozen=True)
 class Problem:
-    """Windows of x times weight [groups, panels, window * inner, nr]; bytes [1, panels, window * inner / 4, nr, 4]."""
+    """Windows of x times weight [groups, panels, window * inner, nr].
+
+    Bytes are [1, panels, window * inner / 4, nr, 4], bfloat16 [groups, panels, window * inner / 2, nr, 2].
+    """
 
     windows: Windows
     weight: ir.Var
@@ -47,7 +51,7 @@ class Problem:
     @property
     def copies(self) -> bool:
         """Whether x is first copied, widened or taken apart, and with its padding."""
-        if self.arithmetic.takes_apart:
+        if self.arithmetic.takes_apart or self.arithmetic.words:
             return True
         if self.windows.x.dtype == self.dtype and not self.is_padded:
             return self.windows.channels != self.groups * self.inner
@@ -88,13 +92,14 @@ def match(func: tirx.PrimFunc, isa: Isa) -> Problem:
         (
             a
             for a in of_block(block, served(isa, tiles=True))
-            if list(a.dtypes) == types and isinstance(a, Float32 | W8A8)
+            if list(a.dtypes) == types and isinstance(a, Float32 | BFloat16Pairs | W8A8)
         ),
         None,
     )
     if weight is not None and arithmetic is None:
         raise Declined(
-            f"x, weight and sums are {', '.join(types)}: only float32 or bytes with sums of int32 are served"
+            f"x, weight and sums are {', '.join(types)}: only float32, pairs of bfloat16 where the target "
+            "multiplies them in vectors, and bytes with sums of int32 are served"
         )
     group = arithmetic.group if arithmetic else 1
     shape = [constant(d) for d in weight.source.shape] if weight is not None else []

@@ -29,7 +29,14 @@ define internal i32 @halo_round_1(<2 x float> %x) alwaysinline nounwind {{
   ret i32 %bits
 }}
 """
-_TEXT = pair_dot.TEXT + _ROUNDING.format(lanes=pair_dot.LANES, pairs=2 * pair_dot.LANES)
+# Where code calls `rounded`, or multiplies pairs, an attribute of the key pair_dot.PRAGMA holds it.
+TEXT = pair_dot.TEXT + _ROUNDING.format(lanes=pair_dot.LANES, pairs=2 * pair_dot.LANES)
+
+
+def rounded(values: ir.Expr, words: int) -> ir.Expr:
+    """Twice as many floats as words of two bfloat16, the even one in the low half, to nearest even."""
+    kind = f"int32x{words}" if words > 1 else "int32"
+    return tirx.call_pure_extern(kind, f"halo_round_{words}", values)
 
 
 class BFloat16Weights(Arithmetic):
@@ -70,6 +77,7 @@ class BFloat16Pairs(Arithmetic):
 
     dtypes = ("float32", "bfloat16", "float32")
     group = GROUP
+    words = True
 
     def registers(self, rows: int, vectors: int) -> int:
         return rows * vectors + vectors + 1
@@ -90,12 +98,10 @@ class BFloat16Pairs(Arithmetic):
         def round_row(row: ir.Expr) -> None:
             for width, first, count in parts_of(k // GROUP, lanes):
                 with T.serial(tirx.IntImm("int64", count)) as v:
-                    values = x[row, part_at(GROUP * first, v, GROUP * width)]
-                    kind = f"int32x{width}" if width > 1 else "int32"
-                    words = tirx.call_pure_extern(kind, f"halo_round_{width}", values)
+                    words = rounded(x[row, part_at(GROUP * first, v, GROUP * width)], width)
                     T.buffer_store(pairs, words, [row, part_at(first, v, width)])
 
-        with T.attr(0, pair_dot.PRAGMA, _TEXT):
+        with T.attr(0, pair_dot.PRAGMA, TEXT):
             with T.If(rows * k < _SHARED_FROM):
                 with T.Then(), T.serial(rows) as row:
                     round_row(row)
@@ -104,14 +110,14 @@ class BFloat16Pairs(Arithmetic):
         return Operands(pairs, None)
 
     def step(self, tile: Tile, k: ir.Expr) -> None:
-        column, lanes = tile.chunk * (tile.kc // GROUP) + k, tile.lanes
+        lanes = tile.lanes
         dot_type, int_type = f"float32x{lanes}", f"int32x{lanes}"
         apart = self._apart(len(tile.acc), tile.vectors)
         for r, (acc,) in enumerate(tile.acc):
-            x = tirx.Broadcast(tile.x[tile.start + r, column], lanes)
+            x = tirx.Broadcast(tile.of_words(r, k, GROUP), lanes)
             for v in range(tile.vectors):
                 at = tirx.Ramp(v * lanes, 1, lanes)
-                weight = tile.weight[tile.chunk, tile.panel, k, v * lanes, tirx.Ramp(0, 1, GROUP * lanes)]
+                weight = tile.of_weight(k, v * lanes, tirx.Ramp(0, 1, GROUP * lanes))
                 begin = tirx.Broadcast(tirx.const(0, "float32"), lanes) if apart else acc[at]
                 total = tirx.call_pure_extern(dot_type, pair_dot.NAME, begin, x, tirx.reinterpret(int_type, weight))
                 T.buffer_store(acc, acc[at] + total if apart else total, [at])
