@@ -18,7 +18,8 @@
 // Whether a loop is worth waking anybody for depends on sizes that only a run knows. So it is remembered how long a
 // loop took: one that took less than a launch costs is begun by the caller alone, in small pieces, and offered to the
 // others only when it takes longer than last time. A shorter time is believed at once, a longer one in steps: what the
-// system put off its core for a while is no longer loop.
+// system put off its core for a while is no longer loop. Pieces cost time of their own: loops that have been small for long
+// have few of them.
 //
 // Threads are those of POSIX: std::thread and its like would ask for a libstdc++ as new as the compiling host's.
 #include <pthread.h>
@@ -45,7 +46,9 @@ using Launch = int (*)(Lambda lambda, void* closure, int num_task);
 constexpr int64_t kSpinNs = 500000;  // how long a thread spins before it sleeps
 constexpr int kPauses = 64;          // between two looks at the clock: 1 to 3 us
 constexpr int64_t kSmallNs = 8000;   // a loop below this is not worth another thread
-constexpr int kPieces = 8;           // pieces per thread of a loop that is thought to be small
+constexpr int kPieces = 8;           // pieces per thread of a loop that is thought to be small,
+constexpr int kFewPieces = 4;        // in all of one that was small for
+constexpr int kLong = 256;           // so many launches
 constexpr int kRemembered = 1024;    // loops whose time is remembered
 constexpr int64_t kUnknown = INT64_MAX;
 
@@ -87,6 +90,11 @@ struct AnyPool {
   int (*launch)(AnyPool* pool, Lambda lambda, void* closure, int wanted);
 };
 
+struct Loop {
+  int64_t last = kUnknown;  // how long it took
+  int small = 0;            // launches in a row that it was small in
+};
+
 class Pool : public AnyPool {
  public:
   explicit Pool(int threads)
@@ -94,9 +102,7 @@ class Pool : public AnyPool {
           return static_cast<Pool*>(pool)->launch_here(lambda, closure, wanted);
         }},
         threads_(threads),
-        workers_(new pthread_t[threads]) {
-    for (int64_t& time : times_) time = kUnknown;
-  }
+        workers_(new pthread_t[threads]) {}
 
   ~Pool() {
     wake([this] { stopping_ = true; });
@@ -108,11 +114,11 @@ class Pool : public AnyPool {
   }
 
   int launch_here(Lambda lambda, void* closure, int wanted) {
-    int64_t& last = times_[(reinterpret_cast<uintptr_t>(lambda) >> 4) % kRemembered];
+    Loop& loop = loops_[(reinterpret_cast<uintptr_t>(lambda) >> 4) % kRemembered];
     if (threads_ == 1 || inside) return alone(lambda, closure, wanted);
     int64_t start = now_ns();
-    bool small = wanted <= 0 && last < kSmallNs;
-    int tasks = wanted > 0 ? wanted : small ? threads_ * kPieces : threads_;
+    bool small = wanted <= 0 && loop.last < kSmallNs;
+    int tasks = wanted > 0 ? wanted : !small ? threads_ : loop.small < kLong ? threads_ * kPieces : kFewPieces;
     GroupEnv env{nullptr, tasks};
     int first = 0, failed = 0;
     inside = true;
@@ -125,7 +131,8 @@ class Pool : public AnyPool {
     inside = false;
     // what all threads together may have taken
     int64_t taken = (now_ns() - start) * (first == tasks ? 1 : threads_);
-    last = taken < last ? taken : last + (taken - last) / 8;
+    loop.last = taken < loop.last ? taken : loop.last + (taken - loop.last) / 8;
+    loop.small = taken >= kSmallNs ? 0 : loop.small < kLong ? loop.small + 1 : kLong;
     return failed ? -1 : 0;
   }
 
@@ -251,7 +258,7 @@ class Pool : public AnyPool {
   const int threads_;
   cpu_set_t allowed_;  // cores that the caller may use, as the pool's threads began
   int kept_off_ = -1;  // the core they stay off
-  int64_t times_[kRemembered];  // by a loop's address
+  Loop loops_[kRemembered];  // by a loop's address
   int started_ = 0;
   pthread_t* workers_;
 };

@@ -64,7 +64,20 @@ def test_threads_are_the_library_s_own_and_end_at_once(pool_artifact: Path) -> N
 
 def test_every_element_is_computed_once_whatever_a_loop_costs(busy: Module) -> None:
     random = np.random.default_rng(0)
-    for size, rounds in [(1, 3), (1000, 1), (1000, 1), (7, 100_000), (7, 1), (2, 2), (100_000, 30), (3, 5)] * 3:
+    small = [(9, 1)] * 300  # for long enough to have few pieces
+    for size, rounds in [
+        *small,
+        (64, 20_000),
+        *small,
+        (1, 3),
+        (1000, 1),
+        (1000, 1),
+        (7, 100_000),
+        (7, 1),
+        (2, 2),
+        (100_000, 30),
+        (3, 5),
+    ] * 3:
         x = random.standard_normal(size, dtype=np.float32)
         expected = x.copy()
         for _ in range(min(rounds, 200)):  # it has converged by then
