@@ -111,6 +111,8 @@ def match(func: tirx.PrimFunc, isa: Isa) -> Problem:
     inner, outer = -(-(channels // groups) // group) * group, result // groups
     if depth != inner * math.prod(windows.kernel) or not (panels - 1) * nr < outer <= panels * nr:
         raise Declined(f"the weight {shape} is no packed one of {channels} to {result} channels")
+    if arithmetic.words and channels != inner * groups:
+        raise Declined(f"{channels // groups} channels are no whole pairs")
     lanes = isa.vector_bits // 32
     if nr % lanes:
         raise Declined(f"panels of {nr} columns are no multiple of {lanes} lanes")
