@@ -129,6 +129,12 @@ def typical_of(
     return {dim: max(n, found.get(dim, n)) if n > 1 else n for dim, n in model.typical.items()}
 
 
+def sizes_of(model: ImportedModel, examples: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """The sizes that open dimensions have in the user's example inputs."""
+    shapes = [(spec.shape, np.shape(value)) for spec, value in zip(model.inputs, _named(model, examples).values())]
+    return {dim: n for names, sizes in shapes for dim, n in zip(names, sizes) if isinstance(dim, str)}
+
+
 def _is_telling(outputs: Mapping[str, np.ndarray]) -> bool:
     """Whether outputs can show an error: a model that was fed too little gives nothing, or NaN."""
     return all(v.size and (v.dtype.kind != "f" or np.isfinite(v).any()) for v in outputs.values())

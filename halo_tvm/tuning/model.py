@@ -20,11 +20,13 @@ from ..entry_points import MAIN, TOGETHER, functions_of
 from ..errors import NoValidTrial, UsageError
 from ..imported import UNBOUNDED, ImportedModel
 from ..importers import import_model
+from ..importers.shapes import load_examples
 from ..level_of_products import precision_of_products
 from ..models import PRESETS
 from ..phases import lower
 from ..plugins import load_plugins
 from ..records.home import check_writable_log, log_dirs, user_logs
+from ..reference import sizes_of
 from ..report.host import describe_host
 from ..report.tuned import TuneResult
 from ..targets import Target, read_host
@@ -35,6 +37,7 @@ from .options import TuneOptions
 from .place import Place, place_of
 from .progress import Progress, say
 from .search.efforts import effort_named
+from .sizes import at_calls
 from .task import Tasks, tasks_of
 from .tuner import Tuner
 
@@ -173,7 +176,10 @@ def tasks_of_model(
     )
     functions = tuned_functions(imported, config, compilation)
     tasks = weighted(
-        (_tasks_of_function(function, replace(compilation, function=name)), CALLS.get(name, 1))
+        (
+            _tasks_of_function(function, replace(compilation, function=name), entry.inputs if name == MAIN else None),
+            CALLS.get(name, 1),
+        )
         for name, function in functions.items()
     )
     return tasks, _digest(
@@ -193,11 +199,14 @@ def tuned_functions(imported: ImportedModel, config: TuneConfig, compilation: Co
     return {name: function for name, function in built.items() if name in wanted}
 
 
-def _tasks_of_function(model: ImportedModel, compilation: Compilation) -> Tasks:
+def _tasks_of_function(model: ImportedModel, compilation: Compilation, inputs: str | None) -> Tasks:
+    """Those of one function; dimensions without a bound have the sizes of the example `inputs`, a batch has one."""
     mod, _ = lower(model, compilation)
-    open_ = {name for name, (_, high) in model.ranges.items() if high >= UNBOUNDED}
-    batches = [name for name in open_ if model.typical.get(name) == 1]
-    return tasks_of(mod, compilation.target, model.ranges, batches)
+    open_ = {name: low for name, (low, high) in model.ranges.items() if high >= UNBOUNDED}
+    fixed = {name: max(1, low) for name, low in open_.items() if model.typical.get(name) == 1}
+    if inputs:
+        fixed |= {name: n for name, n in sizes_of(model, load_examples(inputs)).items() if name in open_ and n}
+    return tasks_of(mod, compilation.target, model.ranges, fixed, at_calls(mod, fixed) if inputs else None)
 
 
 def _digest(value: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import tvm
@@ -55,12 +55,14 @@ def tasks_of(
     mod: tvm.IRModule,
     target: Target,
     ranges: Mapping[str, tuple[int, int]] | None = None,
-    single: Collection[str] = (),
+    fixed: Mapping[str, int] | None = None,
+    at_calls: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Tasks:
     """The tasks of a module before scheduling, the most work first, and the functions that are none.
 
-    `ranges` bounds symbolic dimensions by name (both ends included); those of `single` are timed at their least size
-    only, as an open batch is. A module without Relax functions is taken as one call of each PrimFunc.
+    `ranges` bounds symbolic dimensions by name (both ends included); those of `fixed`, and by function of `at_calls`,
+    are timed at that size only, as an open batch is at one. A module without Relax functions is taken as one call of
+    each PrimFunc.
     """
     counts, weights, in_place = _call_sites(mod)
     tasks: dict[str, Task] = {}
@@ -74,9 +76,9 @@ def tasks_of(
             found = tasks if key in tasks else skipped
             found[key] = _counted(found[key], count)
             continue
-        made = _task(
-            func, key, target, ranges or {}, single, count, weights.get(gvar.name_hint, ()), gvar.name_hint in in_place
-        )
+        sizes = {**(fixed or {}), **(at_calls or {}).get(gvar.name_hint, {})}
+        calls = count, weights.get(gvar.name_hint, ()), gvar.name_hint in in_place
+        made = _task(func, key, target, ranges or {}, sizes, *calls)
         if isinstance(made, Task):
             tasks[key] = made
         else:
@@ -96,7 +98,7 @@ def _task(
     key: str,
     target: Target,
     ranges: Mapping[str, tuple[int, int]],
-    single: Collection[str],
+    fixed: Mapping[str, int],
     count: int,
     weights: tuple[int, ...],
     in_place: bool,
@@ -119,8 +121,8 @@ def _task(
     if len(space) == 1:
         return Skipped(readable, count, f"rule {rule.name} has a single decision for it")
     try:
-        least = {name: (max(1, ranges[name][0]),) * 2 for name in single if name in ranges}
-        sizes, checked = timed_sizes(func, {**ranges, **least}), checked_sizes(func, ranges)
+        timed = {**ranges, **{name: (size, size) for name, size in fixed.items()}}
+        sizes, checked = timed_sizes(func, timed), checked_sizes(func, ranges)
         for size in (*(s.dims for s in sizes), *checked):
             env = dict(zip(symbols(func), size))
             for param in func.params:

@@ -20,6 +20,7 @@ from halo_tvm.targets import read_host
 from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules.products.gemm import pack_shape
 from halo_tvm.tir_schedules.products.gemm.tiling import Tiling
+from halo_tvm.tuning.sizes import symbols
 
 pytestmark = pytest.mark.covering
 
@@ -397,6 +398,24 @@ def estimated(m: int | None, rows: int, k: int = 768, n: int = 768, **fields: ob
 @pytest.mark.parametrize("rows", [1, 8, 128])
 def test_estimates_do_not_depend_on_the_rows_being_static(rows: int) -> None:
     assert estimated(rows, rows) == pytest.approx(estimated(None, rows))
+
+
+def test_estimates_count_rows_that_are_computed() -> None:
+    """As of a convolution of one element on an image of open sizes, whose places are the rows."""
+    target, sides = x86("avx512"), tirx.Var("sides", "int64")
+    x = relax.Var("x", relax.TensorType([sides * 16, 768], "float32"))
+    weight = relax.Var("weight", relax.TensorType([1, 16, 768, 48], "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, weight, relax.Var("sizes", relax.ShapeType([sides]))]):
+        with builder.dataflow():
+            out = builder.emit_output(Linear.call(x, weight, layout="packed", n=768))
+        builder.emit_func_output(out)
+    rt = relax.transform
+    steps = [rt.LegalizeOps(), rt.AnnotateTIROpPattern(), rt.FuseOps(), rt.FuseTIR()]
+    func = only_function(tvm.transform.Sequential(steps)(builder.get()))
+    (sides,) = symbols(func)
+    times = [GEMM.estimate(func, target, GEMM.default(func, target), {sides: number}) for number in (1, 8)]
+    assert all(times) and times[1] > 4 * times[0]
 
 
 def test_estimates_grow_with_the_rows() -> None:

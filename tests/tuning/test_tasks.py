@@ -1,11 +1,20 @@
 """Tasks: unique workloads with counts, sizes within the declared ranges, and a reason for what is skipped."""
 
+from pathlib import Path
+
+import numpy as np
+import onnx
 import pytest
 import toy_rules
 import tvm
+from onnx import TensorProto, helper, numpy_helper
 from tvm import relax, te, tirx
 
+from halo_tvm.config import TuneConfig
 from halo_tvm.records import Size
+from halo_tvm.targets import resolve
+from halo_tvm.tuning.model import imported_of, tasks_of_model
+from halo_tvm.tuning.model_list import ListedModel
 from halo_tvm.tuning.sizes import MOST_BYTES, bytes_at, checked_sizes, iterations, symbols, timed_sizes, value
 from halo_tvm.tuning.task import tasks_of
 
@@ -105,5 +114,25 @@ def test_sizes_of_open_dimensions_fit_the_memory():
     assert [s.dims for s in sizes] == [(1,) * 3, (8,) * 3, (32,) * 3]
     assert all(bytes_at(func, dict(zip(dims, s.dims))) <= MOST_BYTES for s in sizes)
     ranges = {"rows": (0, 1 << 20)}
-    assert [t.sizes for t in tasks_of(model(), toy_rules.target(), ranges, ["rows"]).tasks] == [(Size((1,), 1.0),)] * 2
+    assert [t.sizes for t in tasks_of(model(), toy_rules.target(), ranges, {"rows": 3}).tasks] == [
+        (Size((3,), 1.0),)
+    ] * 2
     assert [s.dims for s in timed_sizes(func, {"n": (600, 600), "h": (600, 600), "w": (600, 600)})] == [(600,) * 3]
+
+
+def test_example_inputs_say_at_which_sizes_a_net_is_timed(tmp_path: Path) -> None:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "t", 64])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", "t", 64])
+    weight = numpy_helper.from_array(np.ones((64, 64), np.float32), "w")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "net", [x], [y], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "net.onnx")
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 24, 64), np.float32))
+
+    def rows(**options: str) -> set[int]:
+        config = TuneConfig(model=(str(tmp_path / "net.onnx"),), **options)
+        entry = ListedModel(config.model[0], config.shape, config.inputs)
+        (task,) = tasks_of_model(imported_of(entry, config), entry, resolve("x86:avx512", cores=2), config)[0].tasks
+        return {size.dims[-1] for size in task.sizes}
+
+    assert rows() == {1, 8, 32, 128, 512}
+    assert rows(inputs=str(tmp_path / "x.npz")) == {2 * 24}
