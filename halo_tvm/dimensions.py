@@ -25,6 +25,11 @@ def size_of(dim: tvm.ir.Expr, sizes: Mapping[str, int]) -> int:
     return int(tvm.sym.Analyzer().simplify(bound))
 
 
+def by_name(sizes: Mapping[tirx.Var, int]) -> dict[str, int]:
+    """Sizes as `size_of` reads them."""
+    return {str(var.name): size for var, size in sizes.items()}
+
+
 def tensor_bytes(ty: relax.Type, sizes: Mapping[str, int]) -> list[int]:
     """Bytes of a tensor, or of each of a tuple, of known shape; symbols as `size_of` has them."""
     tensors = ty.fields if isinstance(ty, relax.TupleType) else [ty]

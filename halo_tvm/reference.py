@@ -122,8 +122,7 @@ def typical_of(
 
     Where the first of `cases` is larger than a typical size, smaller ones were refused: there, that of the case.
     """
-    shapes = [(spec.shape, cases[f"case0.input.{spec.name}"].shape) for spec in model.inputs]
-    found = {dim: n for names, sizes in shapes for dim, n in zip(names, sizes) if isinstance(dim, str)}
+    found = _open_sizes(model, {spec.name: cases[f"case0.input.{spec.name}"] for spec in model.inputs})
     if examples:
         return {**model.typical, **found}
     return {dim: max(n, found.get(dim, n)) if n > 1 else n for dim, n in model.typical.items()}
@@ -131,7 +130,12 @@ def typical_of(
 
 def sizes_of(model: ImportedModel, examples: Mapping[str, np.ndarray]) -> dict[str, int]:
     """The sizes that open dimensions have in the user's example inputs."""
-    shapes = [(spec.shape, np.shape(value)) for spec, value in zip(model.inputs, _named(model, examples).values())]
+    return _open_sizes(model, _named(model, examples))
+
+
+def _open_sizes(model: ImportedModel, arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """The sizes of open dimensions in the inputs that `arrays` has, by name."""
+    shapes = [(spec.shape, np.shape(arrays[spec.name])) for spec in model.inputs if spec.name in arrays]
     return {dim: n for names, sizes in shapes for dim, n in zip(names, sizes) if isinstance(dim, str)}
 
 
@@ -151,8 +155,7 @@ def _named(model: ImportedModel, examples: Mapping[str, np.ndarray]) -> dict[str
             )
         examples = dict(zip(order, examples.values()))
     # What may be left out (state, masks) has the sizes that the others give.
-    shapes = [(spec.shape, np.shape(examples[spec.name])) for spec in model.inputs if spec.name in examples]
-    sizes = {dim: n for shape, found in shapes for dim, n in zip(shape, found) if isinstance(dim, str)}
+    sizes = _open_sizes(model, examples)
     return {s.name: examples[s.name] if s.name in examples else _default(s, sizes) for s in model.inputs}
 
 

@@ -26,9 +26,7 @@ def pack_convolution_bf16(weight: np.ndarray, *, groups: int, joined: int, nr: i
     """The same in pairs along the depth, an even number: bfloat16 [.., depth / 2, nr, 2], rounded to nearest even."""
     import ml_dtypes  # a dependency of TVM
 
-    whole = pack_convolution(weight, groups=groups, joined=joined, nr=nr).astype(ml_dtypes.bfloat16)
-    *outer, depth, _ = whole.shape
-    return np.ascontiguousarray(whole.reshape(*outer, depth // 2, 2, nr).swapaxes(-1, -2))
+    return _in_pairs(pack_convolution(weight, groups=groups, joined=joined, nr=nr).astype(ml_dtypes.bfloat16))
 
 
 def pack_winograd(weight: np.ndarray, *, axes: int, nr: int) -> np.ndarray:
@@ -41,10 +39,13 @@ def pack_winograd(weight: np.ndarray, *, axes: int, nr: int) -> np.ndarray:
 
 def pack_winograd_integers(weight: np.ndarray, *, axes: int, nr: int) -> np.ndarray:
     """[m, c, *front, 3, 3] of int8 -> int16 [panels, 16, prod(front) * c / 2, nr, 2]; along one axis by 4 factors."""
-    panels = _winograd_panels(weight.astype(np.int16), INTEGERS, axes, nr)
-    count, factors, depth, _ = panels.shape
-    pairs = panels.reshape(count, factors, depth // 2, 2, nr).swapaxes(3, 4)
-    return np.ascontiguousarray(pairs)
+    return _in_pairs(_winograd_panels(weight.astype(np.int16), INTEGERS, axes, nr))
+
+
+def _in_pairs(panels: np.ndarray) -> np.ndarray:
+    """[.., depth, nr] -> [.., depth / 2, nr, 2]: two steps of a column side by side."""
+    *outer, depth, nr = panels.shape
+    return np.ascontiguousarray(panels.reshape(*outer, depth // 2, 2, nr).swapaxes(-1, -2))
 
 
 def _winograd_panels(weight: np.ndarray, filtering: Filtering, axes: int, nr: int) -> np.ndarray:

@@ -18,8 +18,8 @@
 // Whether a loop is worth waking anybody for depends on sizes that only a run knows. So it is remembered how long a
 // loop took: one that took less than a launch costs is begun by the caller alone, in small pieces, and offered to the
 // others only when it takes longer than last time. A shorter time is believed at once, a longer one in steps: what the
-// system put off its core for a while is no longer loop. Pieces cost time of their own: loops that have been small for long
-// have few of them.
+// system put off its core for a while is no longer loop. Pieces cost time of their own: loops that have been small for
+// long have few of them.
 //
 // Threads are those of POSIX: std::thread and its like would ask for a libstdc++ as new as the compiling host's.
 #include <pthread.h>

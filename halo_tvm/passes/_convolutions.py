@@ -33,7 +33,7 @@ class Convolutions:
         self._builder, self._editor, self._target, self._typical = builder, editor, context.target, context.typical
         self._packs = "convolution" in context.target.spec.rules
         isa = context.target.isa
-        self._rate = _rate(isa, context.precision) if context.precision != FULL else 1.0
+        self._rate = _rate(isa, context.precision)
         self._narrows = context.precision != FULL
         self._pairs = context.precision == "bf16" and isa.bf16_dot and not isa.tiles
         self._tiles = winograd and "convolution_winograd" in context.target.spec.rules
@@ -153,4 +153,4 @@ def _rate(isa: Isa, precision: str) -> float:
         return 16.0 if isa.tiles else {"vpdpbusd": 4.0, "vpmaddwd": 2.0}.get(isa.byte_dot, 1.0)
     if precision == "bf16":
         return 8.0 if isa.tiles else 2.0 if isa.bf16_dot else 1.0
-    return 2.0 if isa.half_arithmetic else 1.0
+    return 2.0 if precision == "fp16" and isa.half_arithmetic else 1.0

@@ -176,9 +176,11 @@ class Convolution(Operator):
 
     @staticmethod
     def cases() -> Sequence[Mapping[str, object]]:
-        plain = {"layout": "first", "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "groups": 1}
         import ml_dtypes  # a dependency of TVM
 
+        plain = {"layout": "first", "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "groups": 1}
+        packed = {**plain, "layout": "packed", "groups": 2, "kernel": (3, 2)}
+        packed |= {"strides": (2, 1), "dilations": (1, 2), "pads": (1, 0, 2, 1)}
         rng = np.random.default_rng(0)
         pairs = rng.standard_normal((2, 2, 48, 16, 2)).astype(ml_dtypes.bfloat16)
         return (
@@ -206,30 +208,8 @@ class Convolution(Operator):
                     "groups": 1,
                 },
             },
-            {
-                "args": [(2, 9, 11, 6), (2, 2, 18, 4)],
-                "attrs": {
-                    "layout": "packed",
-                    "strides": (2, 1),
-                    "dilations": (1, 2),
-                    "pads": (1, 0, 2, 1),
-                    "groups": 2,
-                    "kernel": (3, 2),
-                    "n": 10,
-                },
-            },
-            {
-                "args": [(2, 9, 11, 32), pairs, (40,)],
-                "attrs": {
-                    "layout": "packed",
-                    "strides": (2, 1),
-                    "dilations": (1, 2),
-                    "pads": (1, 0, 2, 1),
-                    "groups": 2,
-                    "kernel": (3, 2),
-                    "n": 40,
-                },
-            },
+            {"args": [(2, 9, 11, 6), (2, 2, 18, 4)], "attrs": {**packed, "n": 10}},
+            {"args": [(2, 9, 11, 32), pairs, (40,)], "attrs": {**packed, "n": 40}},
         )
 
 

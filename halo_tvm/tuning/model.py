@@ -37,8 +37,7 @@ from .options import TuneOptions
 from .place import Place, place_of
 from .progress import Progress, say
 from .search.efforts import effort_named
-from .sizes import at_calls
-from .task import Tasks, tasks_of
+from .task import Tasks, sizes_at_calls, tasks_of
 from .tuner import Tuner
 
 _MEMORY_CAP = 8 << 30
@@ -206,7 +205,7 @@ def _tasks_of_function(model: ImportedModel, compilation: Compilation, inputs: s
     fixed = {name: max(1, low) for name, low in open_.items() if model.typical.get(name) == 1}
     if inputs:
         fixed |= {name: n for name, n in sizes_of(model, load_examples(inputs)).items() if name in open_ and n}
-    return tasks_of(mod, compilation.target, model.ranges, fixed, at_calls(mod, fixed) if inputs else None)
+    return tasks_of(mod, compilation.target, model.ranges, fixed, sizes_at_calls(mod, fixed) if inputs else None)
 
 
 def _digest(value: object) -> str:

@@ -6,12 +6,10 @@ import operator
 from collections.abc import Callable, Mapping
 from math import prod
 
-import tvm
-from tvm import ir, relax, tirx
+from tvm import ir, tirx
 
 from ..dimensions import itemsize_of
 from ..records.record import Size
-from ..relay_ops.operator import op_name
 
 ROWS = (1, 8, 32, 128, 512)  # values of the varying dimensions, equal weights
 CHECKED = (37, 7)  # odd, and beyond any register tile
@@ -40,6 +38,13 @@ def symbols(func: tirx.PrimFunc) -> tuple[ir.Var, ...]:
                 _collect(dim, found)
         else:
             found[param] = None
+    return tuple(found)
+
+
+def symbols_in(expr: ir.Expr) -> tuple[ir.Var, ...]:
+    """The symbolic dimensions that `expr` is made of."""
+    found: dict[ir.Var, None] = {}
+    _collect(expr, found)
     return tuple(found)
 
 
@@ -98,26 +103,6 @@ def bytes_at(func: tirx.PrimFunc, env: Env) -> int:
     buffers = [p for p in func.params if isinstance(p.ty, tirx.BufferType)]
     buffers += list(root.alloc_buffers) if root is not None else []
     return sum(prod(shape_of(b, env)) * itemsize_of(b.ty.dtype) for b in buffers)
-
-
-def at_calls(mod: tvm.IRModule, sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    """By function, what its dimensions are where main calls it first and its own have `sizes`, as far as these tell."""
-    found: dict[str, dict[str, int]] = {}
-
-    def visit(expr: relax.Expr) -> None:
-        if not isinstance(expr, relax.Call) or op_name(expr) != "relax.call_tir" or expr.args[0].name_hint in found:
-            return
-        known = found.setdefault(expr.args[0].name_hint, {})
-        for param, arg in zip(mod[expr.args[0]].params, expr.args[1].fields):
-            if isinstance(param.ty, tirx.BufferType) and isinstance(arg.ty, relax.TensorType):
-                for dim, size in zip(param.ty.shape, arg.ty.shape.values):
-                    used: dict[ir.Var, None] = {}
-                    _collect(size, used)
-                    if isinstance(dim, ir.Var) and all(v.name in sizes for v in used):
-                        known.setdefault(dim.name, value(size, {v: sizes[v.name] for v in used}))
-
-    relax.analysis.post_order_visit(mod["main"], visit)
-    return found
 
 
 def _weighted(assignments: list[tuple[int, ...]]) -> tuple[Size, ...]:

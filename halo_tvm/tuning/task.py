@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import tvm
@@ -20,7 +21,7 @@ from ..report.parts import Skipped
 from ..targets import Target
 from ..tir_schedules import Rule
 from ..tir_schedules.blocks import is_scheduled
-from .sizes import checked_sizes, iterations, shape_of, symbols, timed_sizes
+from .sizes import checked_sizes, iterations, shape_of, symbols, symbols_in, timed_sizes, value
 
 _CALLS = ("relax.call_tir", "relax.call_tir_with_grad")
 _IN_PLACE = "relax.call_tir_inplace"
@@ -174,11 +175,35 @@ def _call_sites(mod: tvm.IRModule) -> tuple[Counter[str], dict[str, tuple[int, .
             if call.op.name == _IN_PLACE:
                 in_place.add(name)
             counts[name] += 1
-            arguments = call.args[1].fields if isinstance(call.args[1], (relax.Tuple, ir.Tuple)) else ()
             weights[name] = tuple(
-                i for i, a in enumerate(arguments) if isinstance(a, ir.Var) and any(a.same_as(p) for p in parameters)
+                i
+                for i, a in enumerate(_arguments(call))
+                if isinstance(a, ir.Var) and any(a.same_as(p) for p in parameters)
             )
     return counts, weights, in_place
+
+
+def sizes_at_calls(mod: tvm.IRModule, sizes: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    """By function, what its dimensions are where main calls it first and its own have `sizes`, as far as these tell."""
+    found: dict[str, dict[str, int]] = {}
+    for call in _tir_calls(mod["main"]):
+        if call.args[0].name_hint in found:
+            continue
+        known = found.setdefault(call.args[0].name_hint, {})
+        for param, arg in zip(mod[call.args[0]].params, _arguments(call)):
+            shape = getattr(arg.ty, "shape", None)
+            if not isinstance(param.ty, tirx.BufferType) or not isinstance(shape, relax.ShapeExpr):
+                continue
+            for dim, size in zip(param.ty.shape, shape.values):
+                used = symbols_in(size)
+                if isinstance(dim, ir.Var) and all(v.name in sizes for v in used):
+                    with suppress(ValueError):  # it is timed as if its sizes were not known
+                        known.setdefault(dim.name, value(size, {v: sizes[v.name] for v in used}))
+    return found
+
+
+def _arguments(call: relax.Call) -> Sequence[relax.Expr]:
+    return call.args[1].fields if isinstance(call.args[1], (relax.Tuple, ir.Tuple)) else ()
 
 
 def _tir_calls(func: relax.Function) -> Iterator[relax.Call]:

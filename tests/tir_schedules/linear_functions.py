@@ -11,6 +11,7 @@ from tvm import relax, tirx
 
 from halo_tvm.code_generation import compiled
 from halo_tvm.relay_ops.linear import Linear
+from halo_tvm.runtime.tensors import aligned_empty, to_tensor
 from halo_tvm.targets import TARGETS, Target
 
 EPILOGUES = ("none", "bias", "bias+relu+residual", "bias+gelu")
@@ -73,6 +74,13 @@ def _fused(
 def only_function(mod: tvm.IRModule) -> tirx.PrimFunc:
     (func,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
     return func
+
+
+def bfloat16_tensor(array: np.ndarray) -> tvm.runtime.Tensor:
+    """An array of ml_dtypes.bfloat16 as kernels read it, where they may."""
+    copy = aligned_empty(array.shape, array.dtype)
+    copy[...] = array
+    return to_tensor(copy)
 
 
 def pack(weight: np.ndarray, kc: int, nr: int) -> np.ndarray:

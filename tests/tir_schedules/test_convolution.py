@@ -167,23 +167,14 @@ def test_every_decision_is_right():
         check(executable, f"f{i}", case)
 
 
-def test_sums_stay_in_registers():
-    case, _ = conv((1, 56, 56, 64), 64, (3, 3), ONE, ONE, AROUND)
+@pytest.mark.parametrize(("make", "target", "product"), [(conv, TARGET, "vfmadd"), (in_pairs, PAIRS, "vdpbf16ps")])
+def test_sums_stay_in_registers(make, target, product):
+    case, _ = make((1, 56, 56, 64), 64, (3, 3), ONE, ONE, AROUND)
     func = fused(case)
-    decision = RULE.default(func, TARGET)
-    loop = k_loops(build_all({"main": RULE.apply(func, TARGET, decision)}, TARGET), "vfmadd")[0]
-    steps = loop["vfmadd"] // (2 * decision.mr)
-    assert loop["vfmadd"] == steps * 2 * decision.mr and loop["vector"] == 0
-    assert loop["broadcast"] <= steps * decision.mr and loop["load"] <= steps * 2
-
-
-def test_sums_of_pairs_stay_in_registers():
-    case, _ = in_pairs((1, 56, 56, 64), 64, (3, 3), ONE, ONE, AROUND)
-    func = fused(case)
-    decision = RULE.default(func, PAIRS)
-    loop = k_loops(build_all({"main": RULE.apply(func, PAIRS, decision)}, PAIRS), "vdpbf16ps")[0]
-    steps = loop["vdpbf16ps"] // (2 * decision.mr)
-    assert loop["vdpbf16ps"] == steps * 2 * decision.mr and loop["vector"] == 0
+    decision = RULE.default(func, target)
+    loop = k_loops(build_all({"main": RULE.apply(func, target, decision)}, target), product)[0]
+    steps = loop[product] // (2 * decision.mr)
+    assert loop[product] == steps * 2 * decision.mr and loop["vector"] == 0
     assert loop["broadcast"] <= steps * decision.mr and loop["load"] <= steps * 2
 
 

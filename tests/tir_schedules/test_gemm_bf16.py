@@ -15,12 +15,11 @@ import pytest
 import tvm
 from assembly import k_loops
 from covering import covering
-from linear_functions import build, only_function, x86
+from linear_functions import bfloat16_tensor, build, only_function, x86
 from tvm import relax, tirx
 
 from halo_tvm.params import pack_bf16
 from halo_tvm.relay_ops.linear import Linear
-from halo_tvm.runtime.tensors import to_tensor
 from halo_tvm.targets import TARGETS, Target, read_host
 from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules.products.gemm import pack_shape
@@ -94,18 +93,10 @@ def ran(
 ) -> np.ndarray:
     """What the kernel makes of them; the output starts as NaN."""
     packed = pack_bf16(weight, layout="kn", kc=case.kc, nr=case.nr)
-    inputs = [tvm.runtime.tensor(x), to_tensor(_aligned(packed)), *map(tvm.runtime.tensor, rest)]
+    inputs = [tvm.runtime.tensor(x), bfloat16_tensor(packed), *map(tvm.runtime.tensor, rest)]
     out = tvm.runtime.tensor(np.full((len(x), case.n), np.nan, np.float32))
     executable["main"](*inputs, out)
     return out.numpy()
-
-
-def _aligned(array: np.ndarray) -> np.ndarray:
-    memory = np.empty(array.nbytes + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    return copy
 
 
 def skip_unless_runs(isa: str) -> None:

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 import ml_dtypes
 import numpy as np
 import tvm
-from linear_functions import only_function
+from linear_functions import bfloat16_tensor, only_function
 from tvm import relax, tirx
 
 from halo_tvm.code_generation import compiled
 from halo_tvm.relay_ops.operator import Operator
-from halo_tvm.runtime.tensors import aligned_empty, to_tensor
 from halo_tvm.targets import Target
 
 
@@ -103,8 +102,4 @@ def check(executable: tvm.runtime.Executable, name: str, case: Case) -> None:
 
 
 def _tensor(array: np.ndarray) -> tvm.runtime.Tensor:
-    if array.dtype != ml_dtypes.bfloat16:
-        return tvm.runtime.tensor(array)
-    copy = aligned_empty(array.shape, array.dtype)
-    copy[...] = array
-    return to_tensor(copy)
+    return bfloat16_tensor(array) if array.dtype == ml_dtypes.bfloat16 else tvm.runtime.tensor(array)

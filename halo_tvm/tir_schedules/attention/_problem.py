@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.tirx.buffer import BufferType
 
-from ...dimensions import size_of
+from ...dimensions import by_name, size_of
 from ...errors import Declined
 from ._text import Source
 
@@ -152,9 +152,9 @@ def extents(func: tirx.PrimFunc, sizes: Mapping[tirx.Var, int]) -> tuple[tuple[i
     """(the shape of the queries' tensor, the number of keys) with the symbolic dimensions at `sizes`."""
     attrs = call_attributes(func)
     buffers = [param for param in func.params if is_buffer(param)]
-    by_name = {str(var.name): size for var, size in sizes.items()}
-    queries = tuple(size_of(dim, by_name) for dim in buffers[0].shape)
-    return queries, queries[1] if attrs.get("packed") else size_of(buffers[1].shape[1], by_name)
+    known = by_name(sizes)
+    queries = tuple(size_of(dim, known) for dim in buffers[0].shape)
+    return queries, queries[1] if attrs.get("packed") else size_of(buffers[1].shape[1], known)
 
 
 def is_buffer(param: tirx.Var) -> bool:

@@ -22,7 +22,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import Expr
 
-from ...dimensions import itemsize_of, size_of
+from ...dimensions import by_name, itemsize_of, size_of
 from ...errors import Declined
 from ...targets import WARP, Target
 from ..blocks import loads
@@ -79,7 +79,7 @@ class ElementwiseGPU(Rule[ElementThreads]):
     def estimate(
         self, func: tirx.PrimFunc, target: Target, decision: ElementThreads, sizes: Mapping[ir.Var, int]
     ) -> float:
-        known = {str(v.name): n for v, n in sizes.items()}
+        known = by_name(sizes)
         return sum(_estimate(nest, target, decision, known) for nest in _served(func))
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: ElementThreads) -> tirx.PrimFunc:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from tvm import ir, tirx
 
-from ....dimensions import size_of
+from ....dimensions import by_name, size_of
 from ....errors import Declined
 from ...blocks import is_scheduled, written_out
 from ...rule import Numbers, Rule, first_of_each
@@ -99,7 +99,7 @@ class GEMM(Rule[Decision]):
         self, func: tirx.PrimFunc, target: Target, decision: Decision, sizes: Mapping[ir.Var, int]
     ) -> float | None:
         chain = _match(func, target)
-        rows = size_of(chain.m, {v.name: n for v, n in sizes.items()})
+        rows = size_of(chain.m, by_name(sizes))
         return estimate(chain, _tiling(decision, chain, target), rows, target.cores)
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from tvm import ir, tirx
 
-from ....dimensions import size_of
+from ....dimensions import by_name, size_of
 from ....errors import Declined
 from ...rule import Numbers, Rule, gpu_of
 from .._product import Product, match_product
@@ -85,7 +85,7 @@ class TensorCoreGEMM(Rule[Decision]):
         self, func: tirx.PrimFunc, target: Target, decision: Decision, sizes: Mapping[ir.Var, int]
     ) -> float | None:
         product, gpu = _served(func, target)
-        rows = size_of(product.m, {v.name: n for v, n in sizes.items()})
+        rows = size_of(product.m, by_name(sizes))
         return estimate(product, _tiling(product, decision, gpu), rows, gpu)
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 
 from tvm import ir, tirx
 
-from ....dimensions import size_of
+from ....dimensions import by_name, size_of
 from ....errors import Declined
 from ....targets import WARP, Target
 from ...code.lanes import constant, product, replace_body
@@ -74,7 +74,7 @@ class RowReductionGPU(Rule[RowThreads]):
 
     def estimate(self, func: tirx.PrimFunc, target: Target, decision: RowThreads, sizes: Mapping[ir.Var, int]) -> float:
         rows = served(func)
-        known = {str(v.name): n for v, n in sizes.items()}
+        known = by_name(sizes)
         count, depth = size_of(product(rows.extents), known), max(1, size_of(rows.depth, known))
         return estimate_us(rows, target, decision, count, depth)
 

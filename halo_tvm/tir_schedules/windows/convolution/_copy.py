@@ -5,7 +5,8 @@ The copy is of floats in float32, or in bfloat16 where pairs of them are multipl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tvm import ir, tirx
@@ -39,6 +40,28 @@ class Padded:
         return self.inside[axis]
 
 
+def _middle(w: Windows, width: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+    """Where x begins in a row of `width` places of a copy, and how many places it has there."""
+    begin = tirx.min(index(w.before[-1]), width)
+    return begin, tirx.max(tirx.min(w.sizes[-1], width - begin), index(0))
+
+
+@contextmanager
+def _rows(
+    w: Windows, sizes: Sequence[ir.Expr]
+) -> Iterator[tuple[ir.Expr, list[ir.Expr], list[ir.Expr], list[ir.Expr]]]:
+    """A parallel loop over the rows of a copy: (batch, place in the copy, place in x, tests that this lies in x)."""
+    with T.parallel(product([w.batch, *sizes[:-1]])) as row:
+        n, *place = (kept(simplify(at)) for at in unravel(row, [w.batch, *sizes[:-1]]))
+        source = [at - before for at, before in zip(place, w.before)]
+        yield n, place, source, [t for at, size in zip(source, w.sizes) for t in (at >= 0, at < size)]
+
+
+def _where(inside: Sequence[ir.Expr], count: ir.Expr) -> ir.Expr:
+    """`count` where all tests hold, else 0."""
+    return kept(simplify(tirx.if_then_else(tirx.all(*inside), count, index(0)) if inside else count))
+
+
 def padded_copy(w: Windows, dtype: str, channels: int, lanes: int) -> Padded:
     """Emit a copy of what the windows reach in `dtype`, of `channels` channels, with its padding where x ends.
 
@@ -47,13 +70,9 @@ def padded_copy(w: Windows, dtype: str, channels: int, lanes: int) -> Padded:
     sizes = [w.reach(axis) for axis in range(w.rank)]
     buffer = T.alloc_buffer((w.batch, *sizes, channels), dtype, align=64)
     width = sizes[-1]
-    begin = tirx.min(index(w.before[-1]), width)
-    length = tirx.max(tirx.min(w.sizes[-1], width - begin), index(0))
+    begin, length = _middle(w, width)
     around = tirx.const(0, dtype) if w.outside is None else w.outside.astype(dtype)
-    with T.parallel(product([w.batch, *sizes[:-1]])) as row:
-        n, *place = (kept(simplify(at)) for at in unravel(row, [w.batch, *sizes[:-1]]))
-        source = [at - before for at, before in zip(place, w.before)]
-        inside = [t for at, size in zip(source, w.sizes) for t in (at >= 0, at < size)]
+    with _rows(w, sizes) as (n, place, source, inside):
         if channels != w.channels:
             row_inside = tirx.all(*inside) if inside else tirx.const(True, "bool")
             with T.serial(width) as i:
@@ -70,7 +89,7 @@ def padded_copy(w: Windows, dtype: str, channels: int, lanes: int) -> Padded:
             return Padded(buffer, (0,) * w.rank, sizes, (True,) * w.rank)
         first = kept(simplify(begin * channels))
         whole = length * channels
-        count = kept(simplify(tirx.if_then_else(tirx.all(*inside), whole, index(0)) if inside else whole))
+        count = _where(inside, whole)
 
         def at(flat: ir.Expr) -> list[ir.Expr]:
             return [flat // channels, flat % channels]
@@ -93,15 +112,11 @@ def rounded_copy(w: Windows, lanes: int) -> Padded:
     """The same of an even number of channels, in bfloat16: int32 [batch, *sizes, channels / 2], the even one low."""
     sizes, each = [w.reach(axis) for axis in range(w.rank)], w.channels // 2
     buffer = T.alloc_buffer((w.batch, *sizes, each), "int32", align=64)
-    begin = tirx.min(index(w.before[-1]), sizes[-1])
-    length = tirx.max(tirx.min(w.sizes[-1], sizes[-1] - begin), index(0))
-    with T.parallel(product([w.batch, *sizes[:-1]])) as row:
-        n, *place = (kept(simplify(at)) for at in unravel(row, [w.batch, *sizes[:-1]]))
-        source = [at - before for at, before in zip(place, w.before)]
-        inside = [t for at, size in zip(source, w.sizes) for t in (at >= 0, at < size)]
+    begin, length = _middle(w, sizes[-1])
+    with _rows(w, sizes) as (n, place, source, inside):
         first = kept(simplify(begin * each))
         whole = length * each
-        count = kept(simplify(tirx.if_then_else(tirx.all(*inside), whole, index(0)) if inside else whole))
+        count = _where(inside, whole)
         run = _line(w.x[(n, *source, 0, 0)], "float32", whole * 2)
         line = _line(buffer[(n, *place, 0, 0)], "int32", sizes[-1] * each)
         with T.serial(first) as i:
@@ -126,14 +141,10 @@ def pairs_copy(w: Windows, channels: int, lanes: int) -> Padded:
     """The same of bytes taken apart: int32 [batch, .., 2, size, channels / 4], the even two of four, the odd ones."""
     sizes, each = [w.reach(axis) for axis in range(w.rank)], channels // GROUP
     buffer = T.alloc_buffer((w.batch, *sizes[:-1], 2, sizes[-1], each), "int32", align=64)
-    begin = tirx.min(index(w.before[-1]), sizes[-1])
-    length = tirx.max(tirx.min(w.sizes[-1], sizes[-1] - begin), index(0))
+    begin, length = _middle(w, sizes[-1])
     around = tirx.const(0, "int32") if w.outside is None else w.outside.astype("int32") * tirx.const(_TWICE, "int32")
-    with T.parallel(product([w.batch, *sizes[:-1]])) as row:
-        n, *place = (kept(simplify(at)) for at in unravel(row, [w.batch, *sizes[:-1]]))
-        source = [at - before for at, before in zip(place, w.before)]
-        inside = [t for at, size in zip(source, w.sizes) for t in (at >= 0, at < size)]
-        count = kept(simplify(tirx.if_then_else(tirx.all(*inside), length, index(0)) if inside else length))
+    with _rows(w, sizes) as (n, place, source, inside):
+        count = _where(inside, length)
 
         def surround(top: ir.Expr, number: ir.Expr) -> None:
             with T.serial(number) as i, T.serial(index(2)) as odd, T.serial(index(each)) as q:
