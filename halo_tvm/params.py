@@ -15,7 +15,14 @@ import numpy as np
 
 from .errors import UsageError
 from .weight_groups import Grid, group_grid, group_pack
-from .weight_windows import pack_convolution, pack_convolution_bf16, pack_winograd, pack_winograd_integers, side_by_side
+from .weight_windows import (
+    pack_convolution,
+    pack_convolution_bf16,
+    pack_convolution_int8,
+    pack_winograd,
+    pack_winograd_integers,
+    side_by_side,
+)
 
 
 @dataclass(frozen=True)
@@ -347,6 +354,7 @@ RECIPE_OPS: dict[str, Callable[..., np.ndarray]] = {
     "pack_nk": pack_nk,
     "pack_convolution": pack_convolution,
     "pack_convolution_bf16": pack_convolution_bf16,
+    "pack_convolution_int8": pack_convolution_int8,
     "pack_winograd": pack_winograd,
     "pack_winograd_integers": pack_winograd_integers,
     "side_by_side": side_by_side,

@@ -26,7 +26,19 @@ def pack_convolution_bf16(weight: np.ndarray, *, groups: int, joined: int, nr: i
     """The same in pairs along the depth, an even number: bfloat16 [.., depth / 2, nr, 2], rounded to nearest even."""
     import ml_dtypes  # a dependency of TVM
 
-    return _in_pairs(pack_convolution(weight, groups=groups, joined=joined, nr=nr).astype(ml_dtypes.bfloat16))
+    return _side_by_side(pack_convolution(weight, groups=groups, joined=joined, nr=nr).astype(ml_dtypes.bfloat16), 2)
+
+
+def pack_convolution_int8(weight: np.ndarray, *, groups: int, joined: int, nr: int) -> np.ndarray:
+    """The same of int8 in fours along the depth: int8 [groups / joined, panels, prod(kernel) * c' / 4, nr, 4].
+
+    c' is the channels of `joined` groups in whole fours, with rows of zeros behind them.
+    """
+    taps, inner = int(np.prod(weight.shape[2:])), joined * weight.shape[1]
+    panels = pack_convolution(weight, groups=groups, joined=joined, nr=nr).astype(np.int8)
+    panels = panels.reshape(*panels.shape[:2], taps, inner, nr)
+    panels = np.pad(panels, [(0, 0)] * 3 + [(0, -inner % 4), (0, 0)])
+    return _side_by_side(panels.reshape(*panels.shape[:2], -1, nr), 4)
 
 
 def pack_winograd(weight: np.ndarray, *, axes: int, nr: int) -> np.ndarray:
@@ -39,13 +51,13 @@ def pack_winograd(weight: np.ndarray, *, axes: int, nr: int) -> np.ndarray:
 
 def pack_winograd_integers(weight: np.ndarray, *, axes: int, nr: int) -> np.ndarray:
     """[m, c, *front, 3, 3] of int8 -> int16 [panels, 16, prod(front) * c / 2, nr, 2]; along one axis by 4 factors."""
-    return _in_pairs(_winograd_panels(weight.astype(np.int16), INTEGERS, axes, nr))
+    return _side_by_side(_winograd_panels(weight.astype(np.int16), INTEGERS, axes, nr), 2)
 
 
-def _in_pairs(panels: np.ndarray) -> np.ndarray:
-    """[.., depth, nr] -> [.., depth / 2, nr, 2]: two steps of a column side by side."""
+def _side_by_side(panels: np.ndarray, count: int) -> np.ndarray:
+    """[.., depth, nr] -> [.., depth / count, nr, count]: so many steps of a column side by side."""
     *outer, depth, nr = panels.shape
-    return np.ascontiguousarray(panels.reshape(*outer, depth // 2, 2, nr).swapaxes(-1, -2))
+    return np.ascontiguousarray(panels.reshape(*outer, depth // count, count, nr).swapaxes(-1, -2))
 
 
 def _winograd_panels(weight: np.ndarray, filtering: Filtering, axes: int, nr: int) -> np.ndarray:

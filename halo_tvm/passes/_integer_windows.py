@@ -3,7 +3,7 @@
 Before -> after
     halo.convolution_integer(x, zero, w [m, c, *kernel])
         ->   halo.convolution_integer_winograd(x', zero, w', sums), where that is faster (`_winograd`)
-        or   halo.convolution_integer(x', zero, w', sums), layout "packed"
+        or   halo.convolution_integer(x', zero, w', sums), layout "packed"; groups narrower than a vector are joined
     for a kernel of one place with stride 1 and no padding, and on targets without the rule `convolution`
         ->   r = x's windows, channels last, c padded to groups of four, [n, *windows, *kernel, c']
              halo.linear_integer(r as [n, *windows, prod(kernel) * c'], zero, w' [prod(kernel) * c', m])
@@ -29,7 +29,7 @@ from ..tir_schedules.products.packing import pack_shape
 from ..winograd import INTEGERS
 from ._matrix_of_windows import weight_matrix
 from ._winograd import axes_in_tiles
-from .pack_integers import packed_integers
+from .pack_integers import narrow_pairs, packed_integers
 from .weights import WeightEditor
 
 
@@ -51,6 +51,8 @@ def integer_convolution(
     if name is None:
         return None, "left: the weight is no parameter"
     outer, channels, *kernel = (int(d) for d in call.args[2].ty.shape.values)
+    if attrs.get("groups", 1) > 1:
+        return _in_groups(editor, name, x, call, target)
     tiled = None if typical is None else _in_tiles(editor, x, call, attrs, sizes, typical, target)
     if tiled is not None:
         return tiled, "in bytes, in tiles"
@@ -69,6 +71,34 @@ def integer_convolution(
     width = prod(kernel) * wide
     rows = builder.emit(relax.op.reshape(x, [x.ty.shape.values[0], *windows, width]))
     return LinearInteger.call(rows, call.args[1], weight, layout="kn", n=outer), "in bytes"
+
+
+def _in_groups(
+    editor: WeightEditor, name: str, x: relax.Expr, call: relax.Call, target: Target
+) -> tuple[relax.Expr | None, str]:
+    """`call` with the layout that the rule `convolution` reads, and a label."""
+    if "convolution" not in target.spec.rules:
+        return None, "left to the fallback"
+    attrs = attrs_of(call)
+    outer, inner, *kernel = editor.params.shape(name)
+    joined = _joined(inner, outer, attrs["groups"], target.lanes_f32)
+    wide, columns = attrs["groups"] // joined, outer // attrs["groups"] * joined
+    steps = prod(kernel) * -(-joined * inner // GROUP)
+    _, nr = pack_shape(steps * GROUP, columns, target)
+    label, shape = f"{name}|windows/{joined}/n{nr}/i8", (wide, -(-columns // nr), steps, nr, GROUP)
+    packed = editor.derive(label, "pack_convolution_int8", [name], shape, groups=attrs["groups"], joined=joined, nr=nr)
+    weight_matrix(editor, name)
+    sums = editor.derive(f"{name}|i8/sums", "sums_int8", [f"{name}|matrix"], (outer,), "int32")
+    attrs = {**attrs, **narrow_pairs(editor, label, call.args[1], target), "layout": "packed", "groups": wide}
+    return ConvolutionInteger.call(
+        x, call.args[1], packed, sums, **attrs, kernel=kernel, m=outer
+    ), "in bytes, in groups"
+
+
+def _joined(inner: int, outer: int, groups: int, lanes: int) -> int:
+    """Groups that become one with zeros between them: as many as fill a vector, of channels in whole fours."""
+    whole = [j for j in range(1, groups + 1) if groups % j == 0 and (j * inner % GROUP == 0 or j == groups)]
+    return max((j for j in whole if j * (outer // groups) <= lanes), default=whole[0])
 
 
 def _in_tiles(

@@ -64,21 +64,25 @@ class PackIntegers(Pass):
 def packed_integers(
     editor: WeightEditor, name: str, zero: relax.Expr, target: Target
 ) -> tuple[relax.Var, relax.Var, dict[str, object]]:
-    """The weight [k, n] as [1, ceil(n/nr), ceil(k/4), nr, 4], the sums of its columns, and attributes of the product.
-
-    Where the target gains by it, it is asked whether few steps have sums of two products that need more than 16 bits.
-    Rows whose zero point is low, as behind a ReLU, have few. Of others the weights are looked at: a bell-shaped
-    distribution has few, a uniform one has them everywhere.
-    """
+    """The weight [k, n] as [1, ceil(n/nr), ceil(k/4), nr, 4], the sums of its columns, and attributes of the product."""
     k, n = editor.params.shape(name)
     _, nr = pack_shape(k, n, target)
     shape = (1, -(-n // nr), -(-k // GROUP), nr, GROUP)
     label = f"{name}|i8/k{GROUP}/n{nr}"
     packed = editor.derive(label, "pack_int8", [name], shape, nr=nr)
     sums = editor.derive(f"{name}|i8/sums", "sums_int8", [name], (n,), "int32")
+    return packed, sums, narrow_pairs(editor, label, zero, target)
+
+
+def narrow_pairs(editor: WeightEditor, packed: str, zero: relax.Expr, target: Target) -> dict[str, object]:
+    """Attributes of a product by the weight `packed`: whether sums of two products mostly fit 16 bits.
+
+    It is asked where the target gains by it. Rows whose zero point is low, as behind a ReLU, have few that do not. Of
+    others the weights are looked at: a bell-shaped distribution has few, a uniform one has them everywhere.
+    """
     isa = target.isa
-    if not NarrowPairs.serves(isa.vector_bits, isa.byte_dot) or prod(shape) > _MOST_LOOKED_AT:
-        return packed, sums, {}
+    if not NarrowPairs.serves(isa.vector_bits, isa.byte_dot) or prod(editor.params.shape(packed)) > _MOST_LOOKED_AT:
+        return {}
     low = isinstance(zero, ir.GenericConst) and int(zero.value.numpy()) <= _LOW_ZERO
-    narrow = low or marked_share(editor.params.materialise(label)) <= _MOST_MARKED
-    return packed, sums, {"narrow": True} if narrow else {}
+    narrow = low or marked_share(editor.params.materialise(packed)) <= _MOST_MARKED
+    return {"narrow": True} if narrow else {}

@@ -90,13 +90,13 @@ class Convolution(Operator):
         def product(*index):
             m = index[1] if layout == "first" else index[-1]
             place = index[2:] if layout == "first" else index[1:-1]
-            channel = c if groups == 1 else _channel(m, c, inner, outer // groups)
+            channel = c if groups == 1 else channel_of(m, c, inner, outer // groups)
             at = [o * s + k * d for o, k, s, d in zip(place, ks, strides, dilations)]
             if layout == "first":
                 value, factor = source[(index[0], channel, *at)], weight[(m, c, *ks)]
             else:
                 at_weight = (
-                    (*ks, c, m) if layout == "last" else _packed_at(weight, kernel, ks, c, m, inner, outer // groups)
+                    (*ks, c, m) if layout == "last" else packed_at(weight, kernel, ks, c, m, inner, outer // groups)
                 )
                 value, factor = source[(index[0], *at, channel)], weight[at_weight]
             value = value.astype(wide) - tirx.const(zero, wide) if zero else value.astype(wide)
@@ -223,21 +223,26 @@ def _weight_parts(
     return (sizes[2:], sizes[1], sizes[0]) if layout == "first" else (sizes[:-2], sizes[-2], sizes[-1])
 
 
-def _packed_at(
+def packed_at(
     weight: te.Tensor, kernel: Sequence[int], ks: Sequence[ir.Expr], c: ir.Expr, m: ir.Expr, inner: int, outer: int
 ) -> tuple[ir.Expr, ...]:
-    """Where the packed weight has channel `c` of a group, element `ks`, for output channel `m`."""
+    """Where the packed weight has channel `c` of a group of `inner`, element `ks`, for channel `m` of the result.
+
+    A group makes `outer` of these; the weight may have several steps of a column side by side.
+    """
     nr, depth = int(weight.shape[3]), tirx.const(0, "int64")
     for k, size in zip(ks, kernel):
         depth = depth * size + k
     column, step = tirx.floormod(m, outer), depth * inner + c
     front = tirx.floordiv(m, outer), tirx.floordiv(column, nr)
     if len(weight.shape) == 5:
-        return *front, tirx.floordiv(step, 2), tirx.floormod(column, nr), tirx.floormod(step, 2)
+        side = int(weight.shape[4])
+        return *front, tirx.floordiv(step, side), tirx.floormod(column, nr), tirx.floormod(step, side)
     return *front, step, tirx.floormod(column, nr)
 
 
-def _channel(m: ir.Expr, c: ir.Expr, inner: int, outer: int) -> ir.Expr:
+def channel_of(m: ir.Expr, c: ir.Expr, inner: int, outer: int) -> ir.Expr:
+    """The channel of x that is `c` of the group which makes channel `m` of the result."""
     if inner == outer == 1:
         return m
     return tirx.floordiv(m, outer) * inner + c

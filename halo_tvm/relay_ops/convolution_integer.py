@@ -2,11 +2,13 @@
 
 Shapes
     zero [] uint8: what x holds for 0, inside and around it
-    layout "first"    x [n, c, *space] uint8   weight [m, c, *kernel] int8   ->   y [n, m, *windows] int32
-    layout "packed"   x [n, *space, c] uint8   weight [1, panels, prod(kernel) * c' / 4, nr, 4] int8   sums [m] int32
-                      ->   y [n, *windows, m] int32;   c' is c in whole groups of four, `m` and `kernel` are attributes
+    layout "first"    x [n, c, *space] uint8   weight [m, c / groups, *kernel] int8   ->   y [n, m, *windows] int32
+    layout "packed"   x [n, *space, c] uint8   weight [groups, panels, prod(kernel) * c' / 4, nr, 4] int8
+                      sums [m] int32   ->   y [n, *windows, m] int32
+                      c' is c / groups in whole fours, and that many where groups > 1; `m` and `kernel` are attributes
 Computation
-    y[n, m, o] = sum_{c, k} (int32(x[n, c, o * strides + k * dilations - pads]) - zero) * int32(weight[m, c, k])
+    y[n, m, o] = sum_{c, k} (int32(x[n, group(m) * c / groups + c, o * strides + k * dilations - pads]) - zero)
+                            * int32(weight[m, c, k])
     outside of the input x is `zero`; `pads` are the beginnings of all axes, then their ends
     packed: sum_{c, k} int32(x) * int32(weight) - zero * sums[m],   sums[m] = sum_{c, k} weight[m, c, k]
 Lifts
@@ -28,8 +30,9 @@ import numpy as np
 import tvm
 from tvm import ir, relax, te, tirx
 
-from ..params import pack_int8, sums_int8
-from .convolution import Convolution
+from ..params import sums_int8
+from ..weight_windows import pack_convolution_int8
+from .convolution import Convolution, channel_of, packed_at
 from .linear_w8a8 import GROUP, NARROW
 from .operator import Operator, attrs_of
 from .parts.windows import axes_of, described, padded, reach, spatial_axes, window_sizes
@@ -54,10 +57,13 @@ class ConvolutionInteger(Operator):
             )
         kernel, channels, outer = _parts(weight.shape.values, attrs)
         where = -1 if packed else 1
-        given = x.shape.values[where]
-        given = tirx.floordiv(given + GROUP - 1, GROUP) * GROUP if packed else given
-        if not tvm.sym.Analyzer().can_prove_equal(given, channels):
-            raise ValueError(f"halo.convolution_integer: expected the channels of {x} in the weight, got {weight}")
+        given, groups = x.shape.values[where], attrs.get("groups", 1)
+        given = tirx.floordiv(given + GROUP - 1, GROUP) * GROUP if packed and groups == 1 else given
+        if not tvm.sym.Analyzer().can_prove_equal(given, channels * groups) or outer % groups:
+            raise ValueError(
+                f"halo.convolution_integer: expected the channels of {x} in the weight, {groups} groups of them, "
+                f"got {weight}"
+            )
         space = [x.shape.values[a] for a in spatial_axes(x.ndim, "last" if packed else "first")]
         windows = window_sizes(space, kernel, attrs["strides"], attrs["dilations"], attrs["pads"])
         shape = [*windows, outer] if packed else [outer, *windows]
@@ -75,6 +81,7 @@ class ConvolutionInteger(Operator):
         pads: Sequence[int],
         kernel: Sequence[int] | None = None,
         m: int | None = None,
+        groups: int = 1,
         narrow: bool = False,
     ) -> te.Tensor:
         packed = layout == "packed"
@@ -82,7 +89,8 @@ class ConvolutionInteger(Operator):
         axes = spatial_axes(len(x.shape), "last" if packed else "first")
         windows = window_sizes([x.shape[a] for a in axes], kernel, strides, dilations, pads)
         source = padded(x, axes, pads, zero[()], reach(windows, kernel, strides, dilations))
-        c, ks = te.reduce_axis((0, x.shape[-1 if packed else 1]), "c"), axes_of(kernel)
+        inner = x.shape[-1 if packed else 1] if groups == 1 else wide
+        c, ks = te.reduce_axis((0, inner), "c"), axes_of(kernel)
         attrs = {
             "halo.op": "convolution_integer",
             **({NARROW: 1} if narrow else {}),
@@ -95,19 +103,17 @@ class ConvolutionInteger(Operator):
         if not packed:
 
             def product(n, m, *place):
-                centred = source[(n, c, *at(place))].astype("int32") - zero[()].astype("int32")
+                channel = c if groups == 1 else channel_of(m, c, wide, outer // groups)
+                centred = source[(n, channel, *at(place))].astype("int32") - zero[()].astype("int32")
                 return te.sum(centred * weight[(m, c, *ks)].astype("int32"), axis=[c, *ks])
 
             return te.compute([x.shape[0], outer, *windows], product, name="convolution_integer", attrs=attrs)
 
         def sum_of_bytes(n, *rest):
-            place, column = rest[:-1], rest[-1]
-            depth, nr = tirx.const(0, "int64"), int(weight.shape[3])
-            for k, size in zip(ks, kernel):
-                depth = depth * size + k
-            depth = depth * wide + c
-            factor = weight[0, column // nr, depth // GROUP, column % nr, depth % GROUP]
-            return te.sum(source[(n, *at(place), c)].astype("int32") * factor.astype("int32"), axis=[*ks, c])
+            place, m = rest[:-1], rest[-1]
+            channel = c if groups == 1 else channel_of(m, c, wide, outer // groups)
+            factor = weight[packed_at(weight, kernel, ks, c, m, wide, outer // groups)]
+            return te.sum(source[(n, *at(place), channel)].astype("int32") * factor.astype("int32"), axis=[*ks, c])
 
         shape = [x.shape[0], *windows, outer]
         total = te.compute(shape, sum_of_bytes, name="convolution_integer", attrs=attrs)
@@ -122,26 +128,37 @@ class ConvolutionInteger(Operator):
         layout: str,
         kernel: Sequence[int] | None = None,
         m: int | None = None,
+        groups: int = 1,
         narrow: bool = False,
         **attrs: Sequence[int],
     ) -> np.ndarray:
         # Padding is 0 after the zero point is taken off; float64 holds these sums exactly.
         centred = x.astype(np.float64) - zero
         if layout == "packed":
-            columns = weight[0].transpose(1, 3, 0, 2).reshape(*kernel, -1, weight.shape[1] * weight.shape[3])
-            weight = columns[..., : x.shape[-1], :m]
+            columns = weight.transpose(0, 2, 4, 1, 3).reshape(groups, *kernel, -1, weight.shape[1] * weight.shape[3])
+            columns = np.moveaxis(columns[..., : x.shape[-1] // groups, : m // groups], 0, -2)
+            weight = columns.reshape(*columns.shape[:-2], m)
         layout = "last" if layout == "packed" else "first"
-        y = Convolution.reference(centred, weight.astype(np.float64), layout=layout, groups=1, **attrs)
+        y = Convolution.reference(centred, weight.astype(np.float64), layout=layout, groups=groups, **attrs)
         return y.astype(np.int32)
 
     @staticmethod
     def flops(
-        shapes: list[tuple[int, ...]], layout: str, strides, dilations, pads, kernel=None, m=None, narrow: bool = False
+        shapes: list[tuple[int, ...]],
+        layout: str,
+        strides,
+        dilations,
+        pads,
+        kernel=None,
+        m=None,
+        groups: int = 1,
+        narrow: bool = False,
     ) -> int:
         if layout == "packed":
-            channels, panels, nr = shapes[0][-1], shapes[2][1], shapes[2][3]
-            return Convolution.flops([shapes[0], (*kernel, channels, panels * nr)], "last", strides, dilations, pads, 1)
-        return Convolution.flops([shapes[0], shapes[2]], "first", strides, dilations, pads, 1)
+            columns = groups * shapes[2][1] * shapes[2][3]
+            shapes = [shapes[0], (*kernel, shapes[0][-1] // groups, columns)]
+            return Convolution.flops(shapes, "last", strides, dilations, pads, groups)
+        return Convolution.flops([shapes[0], shapes[2]], "first", strides, dilations, pads, groups)
 
     @staticmethod
     def cases():
@@ -154,17 +171,17 @@ class ConvolutionInteger(Operator):
                 rng.integers(-128, 128, weight).astype("int8"),
             ]
             if attrs.setdefault("layout", "first") == "packed":
-                m, channels, *attrs["kernel"] = weight
-                matrix = np.zeros((*attrs["kernel"], -(-channels // GROUP) * GROUP, m), np.int8)
-                matrix[..., :channels, :] = np.moveaxis(args[2], (0, 1), (-1, -2))
-                matrix = matrix.reshape(-1, m)
-                args[2:] = [pack_int8(matrix, nr=16), sums_int8(matrix)]
+                m, _, *attrs["kernel"] = weight
+                packed = pack_convolution_int8(args[2], groups=attrs.get("groups", 1), joined=1, nr=16)
+                args[2:] = [packed, sums_int8(args[2].reshape(m, -1).T)]
                 attrs["m"] = m
             return {"args": args, "attrs": attrs}
 
         around = {"strides": (1, 2), "dilations": (2, 1), "pads": (1, 0, 2, 1)}
         return (
             case((3, 9, 11, 6), (21, 6, 3, 2), 7, layout="packed", **around),
+            case((2, 9, 11, 16), (40, 8, 3, 2), 7, layout="packed", groups=2, **around),
+            case((2, 6, 9, 11), (4, 3, 3, 2), 7, groups=2, **around),
             case((3, 4, 9, 11), (6, 4, 3, 2), 7, strides=(1, 2), dilations=(1, 1), pads=(1, 0, 2, 1)),
             case((2, 3, 17), (5, 3, 4), 255, strides=(3,), dilations=(2,), pads=(2, 3)),
         )

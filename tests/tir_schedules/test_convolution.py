@@ -13,12 +13,12 @@ from tile_registers import build_emulated
 from window_functions import Case, build_all, check, fused
 
 from halo_tvm.errors import Declined
-from halo_tvm.params import pack_int8, sums_int8
+from halo_tvm.params import sums_int8
 from halo_tvm.relay_ops.convolution import Convolution
 from halo_tvm.relay_ops.convolution_integer import ConvolutionInteger
 from halo_tvm.targets import read_host, resolve
 from halo_tvm.tir_schedules import RULES
-from halo_tvm.weight_windows import pack_convolution, pack_convolution_bf16
+from halo_tvm.weight_windows import pack_convolution, pack_convolution_bf16, pack_convolution_int8
 
 RULE = RULES["convolution"]
 TARGET = resolve("cpu", cores=2)
@@ -65,14 +65,14 @@ def test_every_kind_of_convolution():
         check(executable, f"f{i}", case)
 
 
-def _of_bytes(shape, m, kernel, strides, dilations, pads, lanes, zero=3, narrow=False, **fields) -> Case:
-    channels = -(-shape[-1] // 4) * 4
-    matrix = np.random.default_rng(0).integers(-128, 128, (*kernel, channels, m)).astype("int8")
-    matrix[..., shape[-1] :, :] = 0
-    matrix = matrix.reshape(-1, m)
+def _of_bytes(
+    shape, m, kernel, strides, dilations, pads, lanes, zero=3, narrow=False, groups=1, joined=1, **fields
+) -> Case:
+    weight = np.random.default_rng(0).integers(-128, 128, (m, shape[-1] // groups, *kernel)).astype("int8")
     attrs = {"layout": "packed", "strides": strides, "dilations": dilations, "pads": pads, "kernel": kernel, "m": m}
-    attrs |= {"narrow": True} if narrow else {}
-    weights = (np.array(zero, "uint8"), pack_int8(matrix, nr=lanes), sums_int8(matrix))
+    attrs |= {"groups": groups // joined, **({"narrow": True} if narrow else {})}
+    packed = pack_convolution_int8(weight, groups=groups, joined=joined, nr=lanes)
+    weights = (np.array(zero, "uint8"), packed, sums_int8(weight.reshape(m, -1).T))
     return Case(ConvolutionInteger, shape, attrs, weights, dtype="uint8", **fields)
 
 
@@ -83,6 +83,8 @@ def _cases_of_bytes(lanes: int, **fields: object) -> list[Case]:
         of_bytes((1, 12, 11, 3), 7, (3, 2), (2, 1), (1, 3), (2, 0, 1, 3), 2 * lanes, zero=255, symbolic=True),
         of_bytes((2, 9, 20), 16, (5,), (2,), ONE[:1], (0, 0), lanes),  # no copy: x has no padding
         of_bytes((1, 5, 6, 2048), 8, (3, 3), ONE, ONE, AROUND, lanes),  # the window in pieces
+        of_bytes((1, 14, 15, 24), 48, (3, 3), ONE, ONE, AROUND, 2 * lanes, groups=6, joined=2, symbolic=True),
+        of_bytes((1, 12, 11, 32), 12, (3, 2), (2, 1), (1, 3), (0, 0, 0, 0), lanes, groups=2),
         *_long_cases_of_bytes(lanes, **fields),
     ]
 

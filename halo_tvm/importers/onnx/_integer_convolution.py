@@ -35,9 +35,8 @@ def integer_convolution(
 
     With `floats` whole numbers in float32 will do.
 
-    `w_zeros` has one number, or one per output channel, known or not. One group by a known weight is
-    `halo.convolution_integer`; groups are few products a sum, which float32 holds exactly. Those of one channel read
-    bytes.
+    `w_zeros` has one number, or one per output channel, known or not. By a known weight it is
+    `halo.convolution_integer`, but channel by channel: sums of so few products are floats, of bytes all the same.
     """
     shape = w.shape
     node.refuse_unless(groups > 0 and shape[0] % groups == 0, f"expected output channels in {groups} groups")
@@ -47,13 +46,14 @@ def integer_convolution(
     node.refuse_unless(is_static(pads), "expected sizes known for auto_pad, found symbolic ones")
     attrs = {"layout": "first", "strides": window.strides, "dilations": window.dilations, "pads": pads}
     depth = prod(shape[1:])
-    if groups == 1 and depth <= DEEPEST and isinstance(w, Constant) and isinstance(w_zeros, np.ndarray):
+    single = groups > 1 and shape[1] == 1
+    if not single and depth <= DEEPEST and isinstance(w, Constant) and isinstance(w_zeros, np.ndarray):
         q, known, rows = unsigned_rows(node, x, zero)
         if rows is None:
-            return _by_weight(node, q, known, w, w_zeros, attrs)
+            return _by_weight(node, q, known, w, w_zeros, {**attrs, "groups": groups})
     wide = "float32" if depth * 255 * 255 < EXACT else "float64"
     known = number_of(zero) if zero is not None else 0
-    if shape[0] == groups and shape[1] == 1 and known is not None and wide == "float32" and isinstance(w, Constant):
+    if single and shape[0] == groups and known is not None and wide == "float32" and isinstance(w, Constant):
         weight = _restored(node, w, w_zeros, wide)
         sums = node.emit(Convolution.call(x, weight, groups=groups, zero=int(known), **attrs))
         return sums if floats else cast(node, sums, "int32")
@@ -69,8 +69,11 @@ def _by_weight(
     total = node.emit(ConvolutionInteger.call(q, zero, node.graph.parameter_of(weight), **attrs))
     if rest is None:
         return total
-    ones = Constant.of(np.ones((1, *w.shape[1:]), np.int8), f"{w.name}_ones")
+    groups = attrs["groups"]
+    ones = Constant.of(np.ones((groups, *w.shape[1:]), np.int8), f"{w.name}_ones")
     sums = node.emit(ConvolutionInteger.call(q, zero, node.graph.parameter_of(ones), **attrs))
+    if groups > 1:
+        sums = node.emit(relax.op.repeat(sums, w.shape[0] // groups, 1))
     left = relax.const(rest.reshape(-1, *[1] * (len(w.shape) - 2)), "int32")
     return subtract(node, total, multiply(node, sums, left))
 

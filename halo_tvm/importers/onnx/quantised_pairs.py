@@ -85,7 +85,7 @@ def conv(node: Node) -> relax.Expr | None:
     if x is None or not _fits(weight, 0):
         return None
     outer, inner, *kernel = node.shape(1)
-    if groups != 1 and (groups, inner) != (outer, 1):  # convolutions of floats in either form
+    if groups > 1 and inner == 1 and outer != groups:  # a convolution of floats in either form
         return None
     window = window_of(node, kernel, len(kernel))
     zero = relax.const(x.zeros[0].astype(x.integers.dtype), x.integers.dtype)

@@ -144,6 +144,33 @@ def test_channels_by_themselves_are_read_as_bytes(dtype):
     assert str(convolution.args[0].ty.dtype) == dtype
 
 
+@pytest.mark.parametrize(("groups", "inner", "outer"), [(6, 4, 4), (2, 3, 5), (3, 8, 8)])
+def test_groups_of_channels_are_multiplied_as_bytes(groups, inner, outer):
+    """In QDQ and in ConvInteger, whose weight's zero point fits no signed byte."""
+    channels, m, window = groups * inner, groups * outer, {"pads": [1, 2, 1, 0], "strides": [2, 1], "group": groups}
+    held = {
+        "w": rng(1).integers(-128, 128, (m, inner, 3, 3)).astype("int8"),
+        "ws": rng(2).uniform(0.001, 0.01, m).astype("float32"),
+        "wz": np.zeros(m, "int8"),
+        "v": rng(3).integers(0, 256, (m, inner, 3, 3)).astype("uint8"),
+        "vz": np.uint8(7),
+        "s": np.float32(0.02),
+        "z": np.uint8(100),
+    }
+    steps = [
+        ("DequantizeLinear", ["x", "s", "z"], ["xd"], {}),
+        ("DequantizeLinear", ["w", "ws", "wz"], ["wd"], {"axis": 0}),
+        ("Conv", ["xd", "wd"], ["y"], window),
+        ("ConvInteger", ["x", "v", "z", "vz"], ["i"], window),
+    ]
+    outputs = {"y": ("float32", ["n", m, "h", "w"]), "i": ("int32", ["n", m, "h", "w"])}
+    model = model_of(steps, {"x": ("uint8", ["n", channels, 9, 11])}, held, outputs)
+    x = rng(5).integers(0, 256, (2, channels, 9, 11)).astype("uint8")
+    program = compare(model, {"x": x}, atol=1e-3)
+    assert program.reports.optimise.others["channels_last"]["convolutions"] == {"in bytes, in groups": 3}
+    assert set(rules(program).values()) == {"convolution", "elementwise"}
+
+
 def test_what_is_no_number_becomes_zero():
     """By every kernel alike, whatever its vectors do; of uint8 as onnxruntime has it on x86."""
     steps = [

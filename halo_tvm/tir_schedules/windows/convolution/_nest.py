@@ -61,7 +61,7 @@ def _source(problem: Problem, lanes: int) -> Padded:
     if not problem.copies:
         return Padded.of(problem.windows)
     if problem.arithmetic.takes_apart:
-        return pairs_copy(problem.windows, problem.inner, lanes)
+        return pairs_copy(problem.windows, problem.groups * problem.inner, lanes)
     if problem.arithmetic.words:
         return rounded_copy(problem.windows, lanes)
     wide = lanes * 4 // DataType(problem.dtype).itemsize
@@ -110,7 +110,7 @@ class _Nest:
         m = rows if constant(rows) is None else constant(rows)
         blocks = self.rows.blocks(m)
         if isinstance(p.arithmetic, NarrowPairs):
-            self.marks_of_x = marks_of(self.x, self.w.batch, p.inner, self.lanes)
+            self.marks_of_x = marks_of(self.x, self.w.batch, p.groups * p.inner, self.lanes)
         with T.parallel(simplify(index(0) + blocks * (p.groups * p.panels))) as task:
             panel, group = kept(task % p.panels), kept(task // p.panels % p.groups)
             top, height = (
@@ -205,11 +205,12 @@ class _Nest:
             ks.append(index(0))
         apart, dtype = p.arithmetic.takes_apart, str(self.x.buffer.dtype)
         word = self.group if p.arithmetic.words else 1
+        first = group * (p.inner // self.group)
         found, marks, some_inside, pointer_type = [], [], [], ir.PointerType(ir.PrimType(dtype))
         for r in range(self.rows.mr):
             place = [origins[1 + a][r] + k * w.dilations[a] for a, k in enumerate(ks)]
             if apart:
-                address = tirx.address_of(self.x.buffer[(origins[0][r], *place[:-1], 0, place[-1], 0)])
+                address = tirx.address_of(self.x.buffer[(origins[0][r], *place[:-1], 0, place[-1], first)])
             else:
                 address = tirx.address_of(self.x.buffer[(origins[0][r], *place, group * (p.inner // word))])
             inside = [
@@ -223,13 +224,13 @@ class _Nest:
                 address = address_or_zeros(p.run, some_inside[-1], address, pointer_type)
             pointer = T.Bind(address, var=tirx.Var(f"window{r}", pointer_type))
             shape, strides = (
-                ((2, self.steps), [self.x.sizes[-1] * (p.inner // self.group), 1])
+                ((2, self.steps), [self.x.sizes[-1] * (p.groups * p.inner // self.group), 1])
                 if apart
                 else ((p.run // word,), None)
             )
             found.append(T.decl_buffer(shape, dtype, data=pointer, strides=strides))
             if self.marks_of_x is not None:
-                marks.append(self._marks_at(self.marks_of_x, r, (origins[0][r], *place, 0)))
+                marks.append(self._marks_at(self.marks_of_x, r, (origins[0][r], *place, first)))
         skips = some_inside and self.steps * self.vectors >= _SKIPPED_FROM
         return found, marks, tirx.any(*some_inside) if skips else None
 
