@@ -7,11 +7,18 @@ import numpy as np
 from .winograd import FLOATS, INTEGERS, KERNEL, Filtering
 
 
-def pack_convolution(weight: np.ndarray, *, groups: int, joined: int, nr: int) -> np.ndarray:
+def pack_convolution(weight: np.ndarray, *, groups: int, joined: int, nr: int, abreast: int = 1) -> np.ndarray:
     """[m, c / groups, *kernel] -> float32 [groups / joined, panels, prod(kernel) * joined * c / groups, nr].
 
-    `joined` groups, which it divides, become one with zeros between them; columns behind the last are zero.
+    `joined` groups, which it divides, become one with zeros between them; columns behind the last are zero. Where
+    groups lie `abreast`, [ceil(groups / abreast), 1, prod(kernel) * c / groups, nr]: a panel has the columns of so many
+    groups, the last one those of the last ones.
     """
+    if abreast > 1:
+        columns = weight.reshape(weight.shape[0], weight.shape[1], -1).astype(np.float32)
+        last = weight.shape[0] - nr
+        panels = [columns[begin : begin + nr] for begin in (min(at, last) for at in range(0, weight.shape[0], nr))]
+        return np.stack(panels).transpose(0, 3, 2, 1).reshape(len(panels), 1, -1, nr)
     m, inner = weight.shape[:2]
     outer, taps, wide = m // groups, int(np.prod(weight.shape[2:])), groups // joined
     panels = -(-outer * joined // nr)
@@ -22,20 +29,20 @@ def pack_convolution(weight: np.ndarray, *, groups: int, joined: int, nr: int) -
     return whole.reshape(wide, taps * joined * inner, panels, nr).transpose(0, 2, 1, 3)
 
 
-def pack_convolution_bf16(weight: np.ndarray, *, groups: int, joined: int, nr: int) -> np.ndarray:
+def pack_convolution_bf16(weight: np.ndarray, **how: int) -> np.ndarray:
     """The same in pairs along the depth, an even number: bfloat16 [.., depth / 2, nr, 2], rounded to nearest even."""
     import ml_dtypes  # a dependency of TVM
 
-    return _side_by_side(pack_convolution(weight, groups=groups, joined=joined, nr=nr).astype(ml_dtypes.bfloat16), 2)
+    return _side_by_side(pack_convolution(weight, **how).astype(ml_dtypes.bfloat16), 2)
 
 
-def pack_convolution_int8(weight: np.ndarray, *, groups: int, joined: int, nr: int) -> np.ndarray:
+def pack_convolution_int8(weight: np.ndarray, *, joined: int, nr: int, **how: int) -> np.ndarray:
     """The same of int8 in fours along the depth: int8 [groups / joined, panels, prod(kernel) * c' / 4, nr, 4].
 
     c' is the channels of `joined` groups in whole fours, with rows of zeros behind them.
     """
     taps, inner = int(np.prod(weight.shape[2:])), joined * weight.shape[1]
-    panels = pack_convolution(weight, groups=groups, joined=joined, nr=nr).astype(np.int8)
+    panels = pack_convolution(weight, joined=joined, nr=nr, **how).astype(np.int8)
     panels = panels.reshape(*panels.shape[:2], taps, inner, nr)
     panels = np.pad(panels, [(0, 0)] * 3 + [(0, -inner % 4), (0, 0)])
     return _side_by_side(panels.reshape(*panels.shape[:2], -1, nr), 4)

@@ -13,8 +13,9 @@ from ..relay_ops.convolution import Convolution
 from ..relay_ops.convolution_winograd import ConvolutionWinograd
 from ..relay_ops.linear import Linear
 from ..relay_ops.operator import ACCUMULATED, attrs_of
-from ..targets import FULL, Isa
+from ..targets import FULL, Isa, Target
 from ..tir_schedules.products.packing import pack_shape
+from ..tir_schedules.windows.convolution import tallest_along_rows
 from ..winograd import FLOATS
 from ._by_channel import to_last
 from ._matrix_of_windows import weight_matrix, windows_of
@@ -71,9 +72,9 @@ class Convolutions:
             if count > 1:
                 return self._several(x, weight, attrs, count, ty), "through windows of several places"
             if narrowed == "pairs":
-                return self._packed(x, weight, attrs, pairs=True), "through windows, in pairs"
+                return self._packed(x, weight, attrs, places[-1], pairs=True), "through windows, in pairs"
             if not narrowed:
-                return self._packed(x, weight, attrs), "through windows"
+                return self._packed(x, weight, attrs, places[-1]), "through windows"
         if name is None or attrs["groups"] != 1 or not is_row_product:
             arranged = self._derived(weight, "channels_last", "permute_dims", [shape[a] for a in order], axes=order)
             return Convolution.call(x, arranged, **{**attrs, "layout": "last"}), "left to the fallback"
@@ -86,34 +87,37 @@ class Convolutions:
         shaped = relax.op.reshape(product, [ty.shape.values[0], *windows, outer])
         return shaped, "matrix product of windows"
 
-    def _joined(self, outer: int, groups: int) -> int:
-        """Groups that become one, so that its results fill a vector."""
-        each, lanes = outer // groups, self._target.lanes_f32
-        return max(j for j in range(1, groups + 1) if groups % j == 0 and (j == 1 or j * each <= lanes))
-
     def _narrowed(self, weight: Sequence[int], attrs: dict[str, Any]) -> str:
         """What --precision makes faster: "pairs" of bfloat16 through windows, a "matrix" of windows; else empty."""
-        joined = weight[1] * self._joined(weight[0], attrs["groups"])
+        joined = weight[1] * joined_groups(weight[0], attrs["groups"], self._target.lanes_f32)
         if self._pairs:
             return "pairs" if joined % 2 == 0 and joined >= _FEW_CHANNELS else ""
         return "matrix" if self._narrows and attrs["groups"] == 1 and joined >= _FEW_CHANNELS else ""
 
-    def _packed(self, x: relax.Expr, weight: relax.Expr, attrs: dict[str, Any], pairs: bool = False) -> relax.Call:
-        """The convolution of channels-last `x` with the layout that the rule `convolution` reads."""
-        outer, inner, *kernel = (int(d) for d in weight.ty.shape.values)
+    def _packed(
+        self, x: relax.Expr, weight: relax.Expr, attrs: dict[str, Any], width: ir.Expr, pairs: bool = False
+    ) -> relax.Call:
+        """The convolution of channels-last `x` with the layout that the rule `convolution` reads.
+
+        `width` is how many windows a row has.
+        """
+        sizes = outer, inner, *kernel = tuple(int(d) for d in weight.ty.shape.values)
         groups = attrs["groups"]
-        joined = self._joined(outer, groups)
-        depth, columns = int(np.prod(kernel)) * inner * joined, outer // groups * joined
+        abreast = groups_abreast(sizes, groups, 2 if pairs else 1, width, self._target)
+        joined = 1 if abreast > 1 else joined_groups(outer, groups, self._target.lanes_f32)
+        depth, columns = int(np.prod(kernel)) * inner * joined, outer // groups * max(joined, abreast)
         _, nr = pack_shape(depth, columns, self._target)
-        shape, label = [groups // joined, -(-columns // nr), depth, nr], f"windows/{joined}/n{nr}"
+        shape, label = [-(-groups // max(joined, abreast)), -(-columns // nr), depth, nr], f"windows/{joined}/n{nr}"
         how = {"groups": groups, "joined": joined, "nr": nr}
+        if abreast > 1:
+            label, how = f"windows/abreast/{abreast}/n{nr}", {**how, "abreast": abreast}
         if pairs:
             shape[2:] = [depth // 2, nr, 2]
             packed = self._derived(weight, f"{label}/bf16", "pack_convolution_bf16", shape, "bfloat16", **how)
         else:
             packed = self._derived(weight, label, "pack_convolution", shape, "float32", **how)
-        attrs = {**attrs, "layout": "packed", "groups": groups // joined, "kernel": kernel, "n": outer}
-        return Convolution.call(x, packed, **attrs)
+        attrs = {**attrs, "layout": "packed", "groups": groups // joined, "kernel": list(kernel), "n": outer}
+        return Convolution.call(x, packed, **attrs, **({"abreast": abreast} if abreast > 1 else {}))
 
     def _tiled(self, x: relax.Expr, weight: relax.Expr, attrs: dict[str, Any], axes: int) -> relax.Call:
         """The convolution of channels-last `x` by minimal filtering along its last `axes`."""
@@ -133,7 +137,7 @@ class Convolutions:
         step = attrs["strides"][-1]
         shape, how = [count * m, *rest, width + (count - 1) * step], {"count": count, "step": step}
         wide = self._derived(weight, f"places/{count}", "side_by_side", shape, **how)
-        made = self._builder.emit(self._packed(x, wide, together(attrs, count)))
+        made = self._builder.emit(self._packed(x, wide, together(attrs, count), ty.shape.values[-1]))
         return Neighbours(made, count, tuple(to_last(list(ty.shape.values))))
 
     def _derived(
@@ -145,6 +149,24 @@ class Convolutions:
             return self._editor.derive(f"{name}|{label}", op, [name], shape, dtype, **how)
         made = RECIPE_OPS[op](weight.value.numpy(), **how)
         return relax.const(np.ascontiguousarray(made), dtype or str(weight.ty.dtype))
+
+
+def joined_groups(outer: int, groups: int, lanes: int) -> int:
+    """Groups that become one, so that its results fill a vector."""
+    each = outer // groups
+    return max(j for j in range(1, groups + 1) if groups % j == 0 and (j == 1 or j * each <= lanes))
+
+
+def groups_abreast(weight: Sequence[int], groups: int, step: int, width: ir.Expr, target: Target) -> int:
+    """Groups of a weight [m, c / groups, *kernel] that lie side by side in a vector; 1 where none do.
+
+    A step of the sum multiplies `step` channels; what a vector multiplies of all its groups is to be one vector.
+    """
+    outer, inner, *_, last = weight
+    each, lanes = outer // groups, target.lanes_f32
+    abreast = lanes // each
+    fill = 1 < abreast <= groups and lanes % each == 0 and inner % step == 0 and lanes % (abreast * inner // step) == 0
+    return abreast if fill and tallest_along_rows(width, last, 1, target.isa.vector_registers) else 1
 
 
 def _rate(isa: Isa, precision: str) -> float:

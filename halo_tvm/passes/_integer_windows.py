@@ -27,6 +27,7 @@ from ..relay_ops.parts.windows import padded, reach, window_sizes
 from ..targets import Target
 from ..tir_schedules.products.packing import pack_shape
 from ..winograd import INTEGERS
+from ._convolutions import groups_abreast
 from ._matrix_of_windows import weight_matrix
 from ._winograd import axes_in_tiles
 from .pack_integers import narrow_pairs, packed_integers
@@ -52,7 +53,7 @@ def integer_convolution(
         return None, "left: the weight is no parameter"
     outer, channels, *kernel = (int(d) for d in call.args[2].ty.shape.values)
     if attrs.get("groups", 1) > 1:
-        return _in_groups(editor, name, x, call, target)
+        return _in_groups(editor, name, x, call, windows[-1], target)
     tiled = None if typical is None else _in_tiles(editor, x, call, attrs, sizes, typical, target)
     if tiled is not None:
         return tiled, "in bytes, in tiles"
@@ -74,25 +75,28 @@ def integer_convolution(
 
 
 def _in_groups(
-    editor: WeightEditor, name: str, x: relax.Expr, call: relax.Call, target: Target
+    editor: WeightEditor, name: str, x: relax.Expr, call: relax.Call, width: ir.Expr, target: Target
 ) -> tuple[relax.Expr | None, str]:
-    """`call` with the layout that the rule `convolution` reads, and a label."""
+    """`call` with the layout that the rule `convolution` reads, and a label; `width` windows are in a row."""
     if "convolution" not in target.spec.rules:
         return None, "left to the fallback"
-    attrs = attrs_of(call)
-    outer, inner, *kernel = editor.params.shape(name)
-    joined = _joined(inner, outer, attrs["groups"], target.lanes_f32)
-    wide, columns = attrs["groups"] // joined, outer // attrs["groups"] * joined
+    attrs, weight = attrs_of(call), editor.params.shape(name)
+    (outer, inner, *kernel), groups = weight, attrs["groups"]
+    dots = target.isa.byte_dot == "vpdpbusd" and not target.isa.tiles
+    abreast = groups_abreast(weight, groups, GROUP, width, target) if dots else 1
+    joined = 1 if abreast > 1 else _joined(inner, outer, groups, target.lanes_f32)
+    number, columns = -(-groups // max(joined, abreast)), outer // groups * max(joined, abreast)
     steps = prod(kernel) * -(-joined * inner // GROUP)
     _, nr = pack_shape(steps * GROUP, columns, target)
-    label, shape = f"{name}|windows/{joined}/n{nr}/i8", (wide, -(-columns // nr), steps, nr, GROUP)
-    packed = editor.derive(label, "pack_convolution_int8", [name], shape, groups=attrs["groups"], joined=joined, nr=nr)
+    side = {"abreast": abreast} if abreast > 1 else {}
+    label, shape = f"{name}|windows/{joined}/{abreast}/n{nr}/i8", (number, -(-columns // nr), steps, nr, GROUP)
+    how = {"groups": groups, "joined": joined, "nr": nr, **side}
+    packed = editor.derive(label, "pack_convolution_int8", [name], shape, **how)
     weight_matrix(editor, name)
     sums = editor.derive(f"{name}|i8/sums", "sums_int8", [f"{name}|matrix"], (outer,), "int32")
-    attrs = {**attrs, **narrow_pairs(editor, label, call.args[1], target), "layout": "packed", "groups": wide}
-    return ConvolutionInteger.call(
-        x, call.args[1], packed, sums, **attrs, kernel=kernel, m=outer
-    ), "in bytes, in groups"
+    attrs = {**attrs, **narrow_pairs(editor, label, call.args[1], target), "layout": "packed"}
+    attrs |= {"groups": groups // joined, **side, "kernel": kernel, "m": outer}
+    return ConvolutionInteger.call(x, call.args[1], packed, sums, **attrs), "in bytes, in groups"
 
 
 def _joined(inner: int, outer: int, groups: int, lanes: int) -> int:

@@ -64,7 +64,7 @@ class PackIntegers(Pass):
 def packed_integers(
     editor: WeightEditor, name: str, zero: relax.Expr, target: Target
 ) -> tuple[relax.Var, relax.Var, dict[str, object]]:
-    """The weight [k, n] as [1, ceil(n/nr), ceil(k/4), nr, 4], the sums of its columns, and attributes of the product."""
+    """The weight [k, n] as [1, ceil(n/nr), ceil(k/4), nr, 4], the sums of its columns, attributes of the product."""
     k, n = editor.params.shape(name)
     _, nr = pack_shape(k, n, target)
     shape = (1, -(-n // nr), -(-k // GROUP), nr, GROUP)

@@ -6,6 +6,8 @@ Shapes
     layout "packed"  x [n, *space, c]   weight [groups, panels, prod(kernel) * c/groups, nr]   ->   y [n, *windows, m]
                      m = `n` and `kernel` are attributes; columns of a group fill panels, the last one with zeros;
                      or weight [groups, panels, prod(kernel) * c/groups / 2, nr, 2] of bfloat16 under x of float32
+                     groups narrower than a vector may lie `abreast`: [ceil(groups/abreast), 1, .., nr], a panel has
+                     the columns of so many groups, the last one of the last ones
     bias [m] (optional)
     `zero` (optional): x is of bytes, which stand for x - zero in float32, as y is
 Computation
@@ -31,6 +33,7 @@ import numpy as np
 import tvm
 from tvm import ir, relax, te, tirx
 
+from ..weight_windows import pack_convolution
 from .operator import Operator, attrs_of
 from .parts.windows import LAYOUTS, axes_of, described, padded, reach, spatial_axes, window_sizes
 
@@ -78,6 +81,7 @@ class Convolution(Operator):
         kernel: Sequence[int] | None = None,
         n: int | None = None,
         zero: int | None = None,
+        abreast: int = 1,
     ) -> te.Tensor:
         kernel, inner, outer = _weight_parts(weight.shape, layout, kernel, n)
         axes = spatial_axes(len(x.shape), layout)
@@ -96,14 +100,16 @@ class Convolution(Operator):
                 value, factor = source[(index[0], channel, *at)], weight[(m, c, *ks)]
             else:
                 at_weight = (
-                    (*ks, c, m) if layout == "last" else packed_at(weight, kernel, ks, c, m, inner, outer // groups)
+                    (*ks, c, m)
+                    if layout == "last"
+                    else packed_at(weight, kernel, ks, c, m, inner, outer // groups, outer, abreast)
                 )
                 value, factor = source[(index[0], *at, channel)], weight[at_weight]
             value = value.astype(wide) - tirx.const(zero, wide) if zero else value.astype(wide)
             return te.sum(value * factor.astype(wide), axis=[*ks, c])
 
         shape = [x.shape[0], outer, *windows] if layout == "first" else [x.shape[0], *windows, outer]
-        attrs = {"halo.op": "convolution", **described(kernel, strides, dilations, pads)}
+        attrs = {"halo.op": "convolution", **described(kernel, strides, dilations, pads, abreast)}
         out = te.compute(shape, product, name="convolution", attrs=attrs)
         if bias:
             total = out
@@ -127,15 +133,12 @@ class Convolution(Operator):
         kernel: Sequence[int] | None = None,
         n: int | None = None,
         zero: int | None = None,
+        abreast: int = 1,
     ) -> np.ndarray:
         x = x if zero is None else x.astype(weight.dtype) - zero
         if layout == "packed":
-            if weight.ndim == 5:  # pairs along the depth
-                weight = weight.astype(np.float32).swapaxes(-1, -2)
-                weight = weight.reshape(*weight.shape[:2], -1, weight.shape[-1])
-            inner = weight.shape[2] // int(np.prod(kernel))
-            weight = weight.transpose(0, 2, 1, 3).reshape(groups, weight.shape[2], -1)[:, :, : n // groups]
-            weight = weight.transpose(1, 0, 2).reshape(*kernel, inner, n)
+            weight = weight.astype(np.float32) if weight.ndim == 5 else weight  # tensordot knows no bfloat16
+            weight = unpacked(weight, groups, n, abreast).reshape(*kernel, -1, n)
             layout = "last"
         if layout == "last":
             x, weight = np.moveaxis(x, -1, 1), np.moveaxis(weight, (-1, -2), (0, 1))
@@ -167,6 +170,7 @@ class Convolution(Operator):
         kernel=None,
         n=None,
         zero=None,
+        abreast: int = 1,
     ) -> int:
         kernel, inner, outer = _weight_parts(shapes[1], layout, kernel, n)
         axes = spatial_axes(len(shapes[0]), layout)
@@ -183,6 +187,8 @@ class Convolution(Operator):
         packed |= {"strides": (2, 1), "dilations": (1, 2), "pads": (1, 0, 2, 1)}
         rng = np.random.default_rng(0)
         pairs = rng.standard_normal((2, 2, 48, 16, 2)).astype(ml_dtypes.bfloat16)
+        three = rng.standard_normal((24, 4, 3, 2)).astype("float32")
+        three = pack_convolution(three, groups=3, joined=1, nr=16, abreast=2)
         return (
             {"args": [(3, 4, 9, 11), (6, 4, 3, 2)], "attrs": plain},
             {"args": [(3, 4, 9, 11), (6, 2, 3, 2), (6,)], "attrs": {**plain, "groups": 2, "pads": (1, 0, 2, 1)}},
@@ -210,6 +216,7 @@ class Convolution(Operator):
             },
             {"args": [(2, 9, 11, 6), (2, 2, 18, 4)], "attrs": {**packed, "n": 10}},
             {"args": [(2, 9, 11, 32), pairs, (40,)], "attrs": {**packed, "n": 40}},
+            {"args": [(2, 9, 11, 12), three], "attrs": {**packed, "groups": 3, "n": 24, "abreast": 2}},
         )
 
 
@@ -223,22 +230,47 @@ def _weight_parts(
     return (sizes[2:], sizes[1], sizes[0]) if layout == "first" else (sizes[:-2], sizes[-2], sizes[-1])
 
 
+def unpacked(weight: np.ndarray, groups: int, m: int, abreast: int = 1) -> np.ndarray:
+    """A packed weight as [prod(kernel) * channels of a group, m]."""
+    if weight.ndim == 5:
+        weight = weight.swapaxes(-1, -2).reshape(*weight.shape[:2], -1, weight.shape[3])
+    number, panels, depth, nr = weight.shape
+    columns = weight.transpose(2, 0, 1, 3).reshape(depth, number, panels * nr)
+    if abreast > 1:  # the last panel ends where the columns do
+        return np.concatenate([columns[:, :-1].reshape(depth, -1), columns[:, -1, number * nr - m :]], axis=1)
+    return columns[:, :, : m // groups].reshape(depth, m)
+
+
 def packed_at(
-    weight: te.Tensor, kernel: Sequence[int], ks: Sequence[ir.Expr], c: ir.Expr, m: ir.Expr, inner: int, outer: int
+    weight: te.Tensor,
+    kernel: Sequence[int],
+    ks: Sequence[ir.Expr],
+    c: ir.Expr,
+    m: ir.Expr,
+    inner: int,
+    outer: int,
+    columns: int,
+    abreast: int = 1,
 ) -> tuple[ir.Expr, ...]:
-    """Where the packed weight has channel `c` of a group of `inner`, element `ks`, for channel `m` of the result.
+    """Where the packed weight has channel `c` of a group of `inner`, element `ks`, for channel `m` of `columns`.
 
     A group makes `outer` of these; the weight may have several steps of a column side by side.
     """
     nr, depth = int(weight.shape[3]), tirx.const(0, "int64")
     for k, size in zip(ks, kernel):
         depth = depth * size + k
-    column, step = tirx.floormod(m, outer), depth * inner + c
-    front = tirx.floordiv(m, outer), tirx.floordiv(column, nr)
+    step = depth * inner + c
+    if abreast > 1:
+        panel = tirx.floordiv(m, nr)
+        lane = m - tirx.min(panel * nr, columns - nr) if columns % nr else tirx.floormod(m, nr)
+        front = panel, tirx.const(0, "int64")
+    else:
+        column = tirx.floormod(m, outer)
+        front, lane = (tirx.floordiv(m, outer), tirx.floordiv(column, nr)), tirx.floormod(column, nr)
     if len(weight.shape) == 5:
         side = int(weight.shape[4])
-        return *front, tirx.floordiv(step, side), tirx.floormod(column, nr), tirx.floormod(step, side)
-    return *front, step, tirx.floormod(column, nr)
+        return *front, tirx.floordiv(step, side), lane, tirx.floormod(step, side)
+    return *front, step, lane
 
 
 def channel_of(m: ir.Expr, c: ir.Expr, inner: int, outer: int) -> ir.Expr:

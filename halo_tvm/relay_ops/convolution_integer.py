@@ -6,6 +6,7 @@ Shapes
     layout "packed"   x [n, *space, c] uint8   weight [groups, panels, prod(kernel) * c' / 4, nr, 4] int8
                       sums [m] int32   ->   y [n, *windows, m] int32
                       c' is c / groups in whole fours, and that many where groups > 1; `m` and `kernel` are attributes
+                      groups may lie `abreast`, as those of `convolution`
 Computation
     y[n, m, o] = sum_{c, k} (int32(x[n, group(m) * c / groups + c, o * strides + k * dilations - pads]) - zero)
                             * int32(weight[m, c, k])
@@ -32,7 +33,7 @@ from tvm import ir, relax, te, tirx
 
 from ..params import sums_int8
 from ..weight_windows import pack_convolution_int8
-from .convolution import Convolution, channel_of, packed_at
+from .convolution import Convolution, channel_of, packed_at, unpacked
 from .linear_w8a8 import GROUP, NARROW
 from .operator import Operator, attrs_of
 from .parts.windows import axes_of, described, padded, reach, spatial_axes, window_sizes
@@ -82,6 +83,7 @@ class ConvolutionInteger(Operator):
         kernel: Sequence[int] | None = None,
         m: int | None = None,
         groups: int = 1,
+        abreast: int = 1,
         narrow: bool = False,
     ) -> te.Tensor:
         packed = layout == "packed"
@@ -94,7 +96,7 @@ class ConvolutionInteger(Operator):
         attrs = {
             "halo.op": "convolution_integer",
             **({NARROW: 1} if narrow else {}),
-            **described(kernel, strides, dilations, pads),
+            **described(kernel, strides, dilations, pads, abreast),
         }
 
         def at(place: Sequence[ir.Expr]) -> list[ir.Expr]:
@@ -112,7 +114,7 @@ class ConvolutionInteger(Operator):
         def sum_of_bytes(n, *rest):
             place, m = rest[:-1], rest[-1]
             channel = c if groups == 1 else channel_of(m, c, wide, outer // groups)
-            factor = weight[packed_at(weight, kernel, ks, c, m, wide, outer // groups)]
+            factor = weight[packed_at(weight, kernel, ks, c, m, wide, outer // groups, outer, abreast)]
             return te.sum(source[(n, *at(place), channel)].astype("int32") * factor.astype("int32"), axis=[*ks, c])
 
         shape = [x.shape[0], *windows, outer]
@@ -129,15 +131,14 @@ class ConvolutionInteger(Operator):
         kernel: Sequence[int] | None = None,
         m: int | None = None,
         groups: int = 1,
+        abreast: int = 1,
         narrow: bool = False,
         **attrs: Sequence[int],
     ) -> np.ndarray:
         # Padding is 0 after the zero point is taken off; float64 holds these sums exactly.
         centred = x.astype(np.float64) - zero
         if layout == "packed":
-            columns = weight.transpose(0, 2, 4, 1, 3).reshape(groups, *kernel, -1, weight.shape[1] * weight.shape[3])
-            columns = np.moveaxis(columns[..., : x.shape[-1] // groups, : m // groups], 0, -2)
-            weight = columns.reshape(*columns.shape[:-2], m)
+            weight = unpacked(weight, groups, m, abreast).reshape(*kernel, -1, m)[..., : x.shape[-1] // groups, :]
         layout = "last" if layout == "packed" else "first"
         y = Convolution.reference(centred, weight.astype(np.float64), layout=layout, groups=groups, **attrs)
         return y.astype(np.int32)
@@ -152,11 +153,11 @@ class ConvolutionInteger(Operator):
         kernel=None,
         m=None,
         groups: int = 1,
+        abreast: int = 1,
         narrow: bool = False,
     ) -> int:
         if layout == "packed":
-            columns = groups * shapes[2][1] * shapes[2][3]
-            shapes = [shapes[0], (*kernel, shapes[0][-1] // groups, columns)]
+            shapes = [shapes[0], (*kernel, shapes[0][-1] // groups, m)]
             return Convolution.flops(shapes, "last", strides, dilations, pads, groups)
         return Convolution.flops([shapes[0], shapes[2]], "first", strides, dilations, pads, groups)
 
@@ -172,7 +173,9 @@ class ConvolutionInteger(Operator):
             ]
             if attrs.setdefault("layout", "first") == "packed":
                 m, _, *attrs["kernel"] = weight
-                packed = pack_convolution_int8(args[2], groups=attrs.get("groups", 1), joined=1, nr=16)
+                groups, abreast = attrs.get("groups", 1), attrs.get("abreast", 1)
+                how = {"nr": 16} if abreast == 1 else {"nr": abreast * m // groups, "abreast": abreast}
+                packed = pack_convolution_int8(args[2], groups=groups, joined=1, **how)
                 args[2:] = [packed, sums_int8(args[2].reshape(m, -1).T)]
                 attrs["m"] = m
             return {"args": args, "attrs": attrs}
@@ -181,6 +184,7 @@ class ConvolutionInteger(Operator):
         return (
             case((3, 9, 11, 6), (21, 6, 3, 2), 7, layout="packed", **around),
             case((2, 9, 11, 16), (40, 8, 3, 2), 7, layout="packed", groups=2, **around),
+            case((2, 9, 11, 24), (24, 8, 3, 2), 7, layout="packed", groups=3, abreast=2, **around),
             case((2, 6, 9, 11), (4, 3, 3, 2), 7, groups=2, **around),
             case((3, 4, 9, 11), (6, 4, 3, 2), 7, strides=(1, 2), dilations=(1, 1), pads=(1, 0, 2, 1)),
             case((2, 3, 17), (5, 3, 4), 255, strides=(3,), dilations=(2,), pads=(2, 3)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -16,8 +17,9 @@ from halo_tvm.errors import Declined
 from halo_tvm.params import sums_int8
 from halo_tvm.relay_ops.convolution import Convolution
 from halo_tvm.relay_ops.convolution_integer import ConvolutionInteger
-from halo_tvm.targets import read_host, resolve
+from halo_tvm.targets import Target, read_host, resolve
 from halo_tvm.tir_schedules import RULES
+from halo_tvm.tir_schedules.windows.convolution import match
 from halo_tvm.weight_windows import pack_convolution, pack_convolution_bf16, pack_convolution_int8
 
 RULE = RULES["convolution"]
@@ -26,15 +28,29 @@ WIDE = resolve("x86:avx512", cores=2)  # whose 32 registers hold tiles of three 
 
 
 def conv(
-    shape, m, kernel, strides, dilations, pads, groups=1, joined=1, vectors=2, target=TARGET, pairs=False, **fields
+    shape,
+    m,
+    kernel,
+    strides,
+    dilations,
+    pads,
+    groups=1,
+    joined=1,
+    abreast=1,
+    vectors=2,
+    target=TARGET,
+    pairs=False,
+    **fields,
 ) -> tuple[Case, np.ndarray]:
     """The case, and its packed weight, with `pairs` in bfloat16."""
     inner = shape[-1] // groups
     weight = np.random.default_rng(0).standard_normal((m, inner, *kernel), dtype=np.float32)
     weight /= np.float32(np.sqrt(weight[0].size))
     pack = pack_convolution_bf16 if pairs else pack_convolution
-    packed = np.ascontiguousarray(pack(weight, groups=groups, joined=joined, nr=vectors * target.lanes_f32))
+    nr = vectors * target.lanes_f32
+    packed = np.ascontiguousarray(pack(weight, groups=groups, joined=joined, abreast=abreast, nr=nr))
     attrs = {"layout": "packed", "strides": strides, "dilations": dilations, "pads": pads, "groups": groups // joined}
+    attrs |= {"abreast": abreast} if abreast > 1 else {}
     case = Case(Convolution, shape, {**attrs, "kernel": kernel, "n": m}, (packed,), **fields)
     return case, packed
 
@@ -57,21 +73,64 @@ CASES = [
 ]
 
 
-def test_every_kind_of_convolution():
-    functions = {f"f{i}": fused(case) for i, (case, _) in enumerate(CASES)}
-    built = {name: RULE.apply(func, TARGET, RULE.default(func, TARGET)) for name, func in functions.items()}
-    executable = build_all(built, TARGET)
-    for i, (case, _) in enumerate(CASES):
+def _check_all(cases: Sequence[Case], target: Target) -> None:
+    functions = {f"f{i}": fused(case) for i, case in enumerate(cases)}
+    built = {name: RULE.apply(func, target, RULE.default(func, target)) for name, func in functions.items()}
+    executable = build_all(built, target)
+    for i, case in enumerate(cases):
         check(executable, f"f{i}", case)
 
 
+def test_every_kind_of_convolution():
+    _check_all([case for case, _ in CASES], TARGET)
+
+
+def _along_rows(make: Callable[..., Case], lanes: int, **how: object) -> list[Case]:
+    """Tiles along rows: groups that fill vectors, and groups abreast, of which the last panel may repeat some."""
+    half, few = lanes // 2, lanes // 4
+    return [
+        make((2, 9, 17, 24), 6 * lanes, (3, 3), ONE, ONE, AROUND, groups=3, **how),
+        make((1, 9, 17, 16), 16, (3, 3), ONE, ONE, AROUND, groups=4, abreast=lanes // 4, **how),
+        make((1, 9, 14, 5 * half), 5 * half, (3, 3), (2, 2), ONE, AROUND, groups=5, abreast=2, **how),
+        make((2, 7, 12, 8 * few), 4 * few, (3, 5), (1, 2), (1, 3), (1, 4, 1, 6), groups=4, abreast=4, **how),
+        make((2, 30, 5 * half), 5 * half, (3,), (1,), (1,), (0, 0), groups=5, abreast=2, **how),
+    ]
+
+
+@pytest.mark.parametrize("isa", ["x86:avx512-bf16", "x86-64-v3"])
+def test_groups_along_rows(isa: str) -> None:
+    """Of floats, of pairs and of bytes: a step of the sum is one channel, two, four."""
+    target = resolve(isa, cores=2)
+    if not target.isa.requires <= read_host().flags:
+        pytest.skip(f"this processor does not run {isa}")
+    lanes, fields = target.lanes_f32, {"epilogue": "bias+residual", "vectors": 1}
+
+    def floats(*args: object, **how: object) -> Case:
+        return conv(*args, target=target, **fields, **how)[0]
+
+    cases = _along_rows(floats, lanes)
+    if target.isa.bf16_dot:
+        cases += _along_rows(floats, lanes, pairs=True)
+        cases += _along_rows(partial(_of_bytes, lanes=lanes), lanes)
+    assert all(match(fused(case), target.isa).along_rows(target.isa) for case in cases)
+    _check_all(cases, target)
+
+
+def test_groups_abreast_need_rows_of_a_known_length() -> None:
+    groups = {"groups": 4, "abreast": TARGET.lanes_f32 // 4, "vectors": 1}
+    case, _ = conv((1, 9, 17, 16), 16, (3, 3), ONE, ONE, AROUND, symbolic=True, **groups)
+    with pytest.raises(Declined, match="groups abreast need a known number of windows in a row"):
+        RULE.default(fused(case), TARGET)
+
+
 def _of_bytes(
-    shape, m, kernel, strides, dilations, pads, lanes, zero=3, narrow=False, groups=1, joined=1, **fields
+    shape, m, kernel, strides, dilations, pads, lanes, zero=3, narrow=False, groups=1, joined=1, abreast=1, **fields
 ) -> Case:
     weight = np.random.default_rng(0).integers(-128, 128, (m, shape[-1] // groups, *kernel)).astype("int8")
     attrs = {"layout": "packed", "strides": strides, "dilations": dilations, "pads": pads, "kernel": kernel, "m": m}
     attrs |= {"groups": groups // joined, **({"narrow": True} if narrow else {})}
-    packed = pack_convolution_int8(weight, groups=groups, joined=joined, nr=lanes)
+    attrs |= {"abreast": abreast} if abreast > 1 else {}
+    packed = pack_convolution_int8(weight, groups=groups, joined=joined, abreast=abreast, nr=lanes)
     weights = (np.array(zero, "uint8"), packed, sums_int8(weight.reshape(m, -1).T))
     return Case(ConvolutionInteger, shape, attrs, weights, dtype="uint8", **fields)
 

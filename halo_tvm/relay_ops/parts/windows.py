@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import tvm
 from tvm import ir, te, tirx
 
+ABREAST = "halo.abreast"  # block annotation: groups whose columns lie side by side in a panel
 WINDOW = "halo.window"  # block annotation: JSON of how windows lie
 PADDING = "halo.padding"  # annotation of the block that pads what windows read
 LAYOUTS = ("first", "last")  # where the channels are: [n, c, *space] or [n, *space, c]
@@ -69,13 +70,17 @@ def padded(
 
 
 def described(
-    kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
-) -> dict[str, str]:
-    """Annotation of a main block by which schedule rules know its windows; none where padding depends on sizes."""
+    kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int], abreast: int = 1
+) -> dict[str, object]:
+    """Annotations of a main block by which schedule rules know its windows; none where padding depends on sizes.
+
+    `abreast` says how many groups lie side by side in a panel of the weight.
+    """
     if not all(isinstance(p, int) for p in pads):
         return {}
     fields = {"kernel": kernel, "strides": strides, "dilations": dilations, "pads": pads}
-    return {WINDOW: json.dumps({name: [int(v) for v in values] for name, values in fields.items()})}
+    window = {WINDOW: json.dumps({name: [int(v) for v in values] for name, values in fields.items()})}
+    return {**window, ABREAST: abreast} if abreast > 1 else window
 
 
 def reach(

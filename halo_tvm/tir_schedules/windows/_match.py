@@ -18,6 +18,7 @@ from ..blocks import Block, blocks, is_scheduled, loads
 from ..code.lanes import constant, index, product
 from ..stages import Stage, read_stage, written_by
 
+ABREAST = "halo.abreast"  # groups whose columns lie side by side in a panel of the weight
 WINDOW = "halo.window"  # JSON: kernel, strides, dilations and pads (beginnings, then ends), a number for each axis
 
 

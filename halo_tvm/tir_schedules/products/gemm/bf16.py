@@ -111,7 +111,6 @@ class BFloat16Pairs(Arithmetic):
 
     def step(self, tile: Tile, k: ir.Expr) -> None:
         lanes = tile.lanes
-        dot_type, int_type = f"float32x{lanes}", f"int32x{lanes}"
         apart = self._apart(len(tile.acc), tile.vectors)
         for r, (acc,) in enumerate(tile.acc):
             x = tirx.Broadcast(tile.of_words(r, k, GROUP), lanes)
@@ -119,5 +118,10 @@ class BFloat16Pairs(Arithmetic):
                 at = tirx.Ramp(v * lanes, 1, lanes)
                 weight = tile.of_weight(k, v * lanes, tirx.Ramp(0, 1, GROUP * lanes))
                 begin = tirx.Broadcast(tirx.const(0, "float32"), lanes) if apart else acc[at]
-                total = tirx.call_pure_extern(dot_type, pair_dot.NAME, begin, x, tirx.reinterpret(int_type, weight))
+                total = self.add(begin, x, weight, lanes)
                 T.buffer_store(acc, acc[at] + total if apart else total, [at])
+
+    def add(self, total: ir.Expr, x: ir.Expr, weight: ir.Expr, lanes: int) -> ir.Expr:
+        """Sums + x (two bfloat16 in each int32) * weight (bfloat16, two for each sum)."""
+        pairs = tirx.reinterpret(f"int32x{lanes}", weight)
+        return tirx.call_pure_extern(f"float32x{lanes}", pair_dot.NAME, total, x, pairs)

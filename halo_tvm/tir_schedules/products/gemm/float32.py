@@ -28,3 +28,7 @@ class Float32(Arithmetic):
                 at = v * tile.lanes + lane
                 product = tile.of_x(r, k) * tile.of_weight(k, at)
                 T.buffer_store(acc, acc[at] + product, [at])
+
+    def add(self, total: ir.Expr, x: ir.Expr, weight: ir.Expr, lanes: int) -> ir.Expr:
+        """Sums + x * weight, each a vector."""
+        return total + x * weight

@@ -5,8 +5,12 @@ Serves
     float32, and float16 or bfloat16 that is widened once; float32 that is rounded once, times pairs of bfloat16, where
     an instruction multiplies them; uint8 times int8 in int32, four channels a step;
     any number of element-wise stages over the same axes
+Tiles
+    of windows that lie anywhere (`_nest`); of groups with few channels along rows (`_along_rows`); in AMX's registers
+    (`_tiles`)
 Declines
     a weight that is not packed as [groups, panels, window * channels, nr], bytes in groups of four, bfloat16 in pairs;
+    groups abreast whose rows of windows have an open length;
     other types; a symbolic number of channels; padding that depends on sizes; blocks in front of the windows except
     their padding
 References
@@ -28,12 +32,12 @@ from ...products.gemm.amx import InTiles
 from ...products.row_tiling import RowTiling
 from ...rule import Numbers, Rule
 from ._nest import build
-from ._problem import Problem, match
+from ._problem import Problem, match, tallest_along_rows
 
 if TYPE_CHECKING:
     from ....targets import Target
 
-__all__ = ["Convolution", "Decision"]
+__all__ = ["Convolution", "Decision", "match", "tallest_along_rows"]
 
 
 @dataclass(frozen=True)
@@ -75,13 +79,16 @@ class Convolution(Rule[Decision]):
         self.check(decision)
         problem = match(func, target.isa)
         rows = _rows(decision.mr, decision.block_rows, target)
-        body = build(problem, rows, decision.unroll, target.lanes_f32, target.spec.l2_bytes)
+        along = problem.along_rows(target.isa)
+        body = build(problem, rows, decision.unroll, target.lanes_f32, target.spec.l2_bytes, along)
         return written_out(func, body)
 
 
 def _most_rows(problem: Problem, target: Target) -> int:
     """The tallest tile whose sums, a step's weights, one broadcast value and addresses are in registers."""
     vectors, registers = problem.nr // target.lanes_f32, target.isa.vector_registers
+    if most := problem.along_rows(target.isa):
+        return most
     if isinstance(problem.arithmetic, InTiles):
         return problem.arithmetic.tallest(vectors, registers)
     most = 8 if vectors > 2 else 12
@@ -91,6 +98,9 @@ def _most_rows(problem: Problem, target: Target) -> int:
 def _tile_rows(problem: Problem, target: Target) -> int:
     """The height that computes the fewest windows twice, the taller of equals."""
     most, rows = _most_rows(problem, target), constant(problem.windows.rows)
+    if problem.along_rows(target.isa):
+        width = constant(problem.windows.places[-1])
+        return min(range(most, max(1, most // 2), -1), key=lambda mr: -(-width // mr) * (mr + 1.5))
     if rows is None or isinstance(problem.arithmetic, InTiles):
         return most
 

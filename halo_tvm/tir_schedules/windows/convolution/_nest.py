@@ -34,6 +34,7 @@ from ...products.gemm.narrow_pairs import NarrowPairs
 from ...products.row_tiling import RowTiling
 from .._places import RunningPlace
 from .._zeros import address_or_zeros, zeros_text
+from ._along_rows import emit_along_rows
 from ._copy import Padded, marks_of, padded_copy, pairs_copy, rounded_copy
 from ._problem import Problem
 from ._store import store
@@ -42,8 +43,10 @@ from ._tiles import emit_in_tiles
 _SKIPPED_FROM = 32  # vector products of a window at one element: fewer cost no more than to find out that all are zero
 
 
-def build(problem: Problem, rows: RowTiling, unroll: int, lanes: int, l2_bytes: int) -> s_tir.SBlockRealize:
-    """The whole nest as a root block."""
+def build(
+    problem: Problem, rows: RowTiling, unroll: int, lanes: int, l2_bytes: int, along_rows: int
+) -> s_tir.SBlockRealize:
+    """The whole nest as a root block; `along_rows`: the most windows of a tile along a row, 0: they lie anywhere."""
     with IRBuilder() as builder, T.sblock("root"):
         T.reads()
         T.writes()
@@ -51,6 +54,10 @@ def build(problem: Problem, rows: RowTiling, unroll: int, lanes: int, l2_bytes: 
             T.evaluate(0)
         elif isinstance(problem.arithmetic, InTiles):
             emit_in_tiles(problem, _source(problem, lanes), rows, lanes)
+        elif along_rows:
+            text = PAIRS_TEXT if problem.arithmetic.words else zeros_text(problem.abreast * problem.inner)
+            with T.attr(0, pair_dot.PRAGMA, text):
+                emit_along_rows(problem, _source(problem, lanes), min(rows.mr, along_rows), rows.block_rows, lanes)
         else:
             with T.attr(0, pair_dot.PRAGMA, PAIRS_TEXT if problem.arithmetic.words else zeros_text(problem.run)):
                 _Nest(problem, _source(problem, lanes), rows, unroll, lanes, l2_bytes).emit()
@@ -61,11 +68,11 @@ def _source(problem: Problem, lanes: int) -> Padded:
     if not problem.copies:
         return Padded.of(problem.windows)
     if problem.arithmetic.takes_apart:
-        return pairs_copy(problem.windows, problem.groups * problem.inner, lanes)
+        return pairs_copy(problem.windows, problem.channels, lanes)
     if problem.arithmetic.words:
         return rounded_copy(problem.windows, lanes)
     wide = lanes * 4 // DataType(problem.dtype).itemsize
-    return padded_copy(problem.windows, problem.dtype, problem.groups * problem.inner, wide)
+    return padded_copy(problem.windows, problem.dtype, problem.channels, wide)
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,7 @@ class _Nest:
         m = rows if constant(rows) is None else constant(rows)
         blocks = self.rows.blocks(m)
         if isinstance(p.arithmetic, NarrowPairs):
-            self.marks_of_x = marks_of(self.x, self.w.batch, p.groups * p.inner, self.lanes)
+            self.marks_of_x = marks_of(self.x, self.w.batch, p.channels, self.lanes)
         with T.parallel(simplify(index(0) + blocks * (p.groups * p.panels))) as task:
             panel, group = kept(task % p.panels), kept(task // p.panels % p.groups)
             top, height = (
@@ -224,7 +231,7 @@ class _Nest:
                 address = address_or_zeros(p.run, some_inside[-1], address, pointer_type)
             pointer = T.Bind(address, var=tirx.Var(f"window{r}", pointer_type))
             shape, strides = (
-                ((2, self.steps), [self.x.sizes[-1] * (p.groups * p.inner // self.group), 1])
+                ((2, self.steps), [self.x.sizes[-1] * (p.channels // self.group), 1])
                 if apart
                 else ((p.run // word,), None)
             )
