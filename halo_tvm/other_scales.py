@@ -137,8 +137,8 @@ def cases_at_other_scales(
                 continue
             spread = spread_of(case, result, other)
             if spread <= limit:
-                # One that rounds to integers on the way and jumps at sigma 1 may do so here, though neither showed it.
-                shown = max(spread, usual) if steps and np.isfinite(usual) else spread
+                # One that jumps at sigma 1 may do so here, though neither draw nor engine showed it.
+                shown = max(spread, usual) if np.isfinite(usual) else spread
                 share = max(BOTH * spread, MOST if _jumps(case, shown, rounding) else 0.0)
                 cases.append((case, result, _errors(model, result, scale, spread, share)))
                 break
