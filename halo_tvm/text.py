@@ -9,5 +9,13 @@ def one_line(text: object) -> str:
     return words if words.isprintable() else "".join(_shown(c) for c in words)
 
 
+def shortened(name: str, most: int = 64) -> str:
+    """`name` in at most so many characters: of a longer one its middle is left out, as ends tell names apart."""
+    if len(name) <= most:
+        return name
+    behind = most // 3
+    return f"{name[: most - behind - 1]}…{name[-behind:]}"
+
+
 def _shown(character: str) -> str:
     return character if character.isprintable() else " " if character.isspace() else "?"

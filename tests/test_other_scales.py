@@ -122,6 +122,18 @@ def test_a_source_that_jumps_is_no_measure_of_digits_but_of_size() -> None:
     assert "case0.error.y" not in smooth
 
 
+def test_a_source_that_jumps_at_one_may_jump_at_scales_where_no_draw_shows_it() -> None:
+    def jumpy(inputs: Arrays) -> dict[str, np.ndarray]:
+        x = inputs["x"].astype(np.float64)
+        return {"y": (x + 0.05 * np.sin(x * 1e6) * (np.abs(x) > 0.1)).astype(np.float32)}
+
+    model = imported({"x": ((4, 256), "float32")}, lambda bb, x: x)
+    arrays = cases_of(replace(model, engine=jumpy), 0, None, "fp32")
+    near_zero = next(k for k, v in arrays.items() if k.endswith(".input.x") and np.abs(v).max() < 0.1)
+    case = near_zero.removesuffix(".input.x")
+    assert float(arrays[f"{case}.error.y"]) > 0.04 * float(np.abs(arrays[f"{case}.output.y"]).max())
+
+
 def test_where_a_grid_ends_only_another_engine_shows_that_the_source_jumps() -> None:
     """What lies beyond a grid becomes its end, however it moves; engines that round at other places differ there."""
 

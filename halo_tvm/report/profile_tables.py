@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..text import shortened
 from .profiles import total_work
 from .schema import Peaks, ProfileResult, Work
 from .table import Table, number, percent, quotient
@@ -119,7 +120,7 @@ def work_cells(work: Work, us: float) -> tuple[str, ...]:
 def _cells(row: Row, total_us: float) -> tuple[str, ...]:
     each = number(quotient(row.us, row.calls), ".1f")
     return (
-        row.name,
+        shortened(row.name),  # fused functions are named after all that they compute: 400 characters in quantised nets
         row.detail,
         str(row.calls),
         each,

@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 from halo_tvm.report import html, markdown, schema, terminal
+from halo_tvm.report.profile_tables import profile_tables
 from halo_tvm.report.schema import (
     Accuracy,
     BenchResult,
@@ -274,3 +275,11 @@ def test_results_from_files_become_sections() -> None:
     result = ReportResult("m", HOST, (), None, (validate,))
     assert "m against r: passed" in markdown.render(result)
     assert schema.from_json(json.loads(json.dumps(schema.to_json(result)))) == result
+
+
+def test_a_long_name_is_shown_by_its_ends() -> None:
+    name = "fused_linear" + "_multiply" * 40 + "_cast7"
+    found = profile("model")
+    tables = profile_tables(dataclasses.replace(found, kernels=(dataclasses.replace(found.kernels[0], kernel=name),)))
+    shown = tables[0].rows[0][0]
+    assert len(shown) == 64 and shown.startswith("fused_linear") and "…" in shown and shown.endswith("_cast7")
