@@ -13,11 +13,11 @@ from ..relay_ops.convolution import Convolution
 from ..relay_ops.convolution_winograd import ConvolutionWinograd
 from ..relay_ops.linear import Linear
 from ..relay_ops.operator import ACCUMULATED, attrs_of
-from ..targets import FULL, Isa, Target
+from ..targets import FULL, Isa
 from ..tir_schedules.products.packing import pack_shape
-from ..tir_schedules.windows.convolution import tallest_along_rows
 from ..winograd import FLOATS
 from ._by_channel import to_last
+from ._groups import joined_groups, packing_of
 from ._matrix_of_windows import weight_matrix, windows_of
 from ._neighbours import Neighbours, at_once, together
 from ._winograd import axes_in_tiles
@@ -101,23 +101,15 @@ class Convolutions:
 
         `width` is how many windows a row has.
         """
-        sizes = outer, inner, *kernel = tuple(int(d) for d in weight.ty.shape.values)
-        groups = attrs["groups"]
-        abreast = groups_abreast(sizes, groups, 2 if pairs else 1, width, self._target)
-        joined = 1 if abreast > 1 else joined_groups(outer, groups, self._target.lanes_f32)
-        depth, columns = int(np.prod(kernel)) * inner * joined, outer // groups * max(joined, abreast)
-        _, nr = pack_shape(depth, columns, self._target)
-        shape, label = [-(-groups // max(joined, abreast)), -(-columns // nr), depth, nr], f"windows/{joined}/n{nr}"
-        how = {"groups": groups, "joined": joined, "nr": nr}
-        if abreast > 1:
-            label, how = f"windows/abreast/{abreast}/n{nr}", {**how, "abreast": abreast}
+        sizes = [int(d) for d in weight.ty.shape.values]
+        joined = joined_groups(sizes[0], attrs["groups"], self._target.lanes_f32)
+        found = packing_of(sizes, attrs["groups"], 2 if pairs else 1, joined, width, self._target)
+        op, dtype, behind = ("pack_convolution", "float32", "")
         if pairs:
-            shape[2:] = [depth // 2, nr, 2]
-            packed = self._derived(weight, f"{label}/bf16", "pack_convolution_bf16", shape, "bfloat16", **how)
-        else:
-            packed = self._derived(weight, label, "pack_convolution", shape, "float32", **how)
-        attrs = {**attrs, "layout": "packed", "groups": groups // joined, "kernel": list(kernel), "n": outer}
-        return Convolution.call(x, packed, **attrs, **({"abreast": abreast} if abreast > 1 else {}))
+            op, dtype, behind = "pack_convolution_bf16", "bfloat16", "/bf16"
+        packed = self._derived(weight, f"{found.label}{behind}", op, found.shape, dtype, **found.how)
+        attrs = {**attrs, "layout": "packed", "kernel": sizes[2:], "n": sizes[0], **found.attrs}
+        return Convolution.call(x, packed, **attrs)
 
     def _tiled(self, x: relax.Expr, weight: relax.Expr, attrs: dict[str, Any], axes: int) -> relax.Call:
         """The convolution of channels-last `x` by minimal filtering along its last `axes`."""
@@ -149,24 +141,6 @@ class Convolutions:
             return self._editor.derive(f"{name}|{label}", op, [name], shape, dtype, **how)
         made = RECIPE_OPS[op](weight.value.numpy(), **how)
         return relax.const(np.ascontiguousarray(made), dtype or str(weight.ty.dtype))
-
-
-def joined_groups(outer: int, groups: int, lanes: int) -> int:
-    """Groups that become one, so that its results fill a vector."""
-    each = outer // groups
-    return max(j for j in range(1, groups + 1) if groups % j == 0 and (j == 1 or j * each <= lanes))
-
-
-def groups_abreast(weight: Sequence[int], groups: int, step: int, width: ir.Expr, target: Target) -> int:
-    """Groups of a weight [m, c / groups, *kernel] that lie side by side in a vector; 1 where none do.
-
-    A step of the sum multiplies `step` channels; what a vector multiplies of all its groups is to be one vector.
-    """
-    outer, inner, *_, last = weight
-    each, lanes = outer // groups, target.lanes_f32
-    abreast = lanes // each
-    fill = 1 < abreast <= groups and lanes % each == 0 and inner % step == 0 and lanes % (abreast * inner // step) == 0
-    return abreast if fill and tallest_along_rows(width, last, 1, target.isa.vector_registers) else 1
 
 
 def _rate(isa: Isa, precision: str) -> float:

@@ -3,7 +3,7 @@
 Before -> after
     halo.convolution_integer(x, zero, w [m, c, *kernel])
         ->   halo.convolution_integer_winograd(x', zero, w', sums), where that is faster (`_winograd`)
-        or   halo.convolution_integer(x', zero, w', sums), layout "packed"; groups narrower than a vector are joined
+        or   halo.convolution_integer(x', zero, w', sums), layout "packed" (groups: `_groups`)
     for a kernel of one place with stride 1 and no padding, and on targets without the rule `convolution`
         ->   r = x's windows, channels last, c padded to groups of four, [n, *windows, *kernel, c']
              halo.linear_integer(r as [n, *windows, prod(kernel) * c'], zero, w' [prod(kernel) * c', m])
@@ -27,7 +27,7 @@ from ..relay_ops.parts.windows import padded, reach, window_sizes
 from ..targets import Target
 from ..tir_schedules.products.packing import pack_shape
 from ..winograd import INTEGERS
-from ._convolutions import groups_abreast
+from ._groups import joined_groups, packing_of
 from ._matrix_of_windows import weight_matrix
 from ._winograd import axes_in_tiles
 from .pack_integers import narrow_pairs, packed_integers
@@ -53,7 +53,7 @@ def integer_convolution(
         return None, "left: the weight is no parameter"
     outer, channels, *kernel = (int(d) for d in call.args[2].ty.shape.values)
     if attrs.get("groups", 1) > 1:
-        return _in_groups(editor, name, x, call, windows[-1], target)
+        return _in_groups(editor, name, x, call, windows, target)
     tiled = None if typical is None else _in_tiles(editor, x, call, attrs, sizes, typical, target)
     if tiled is not None:
         return tiled, "in bytes, in tiles"
@@ -75,34 +75,28 @@ def integer_convolution(
 
 
 def _in_groups(
-    editor: WeightEditor, name: str, x: relax.Expr, call: relax.Call, width: ir.Expr, target: Target
+    editor: WeightEditor,
+    name: str,
+    x: relax.Expr,
+    call: relax.Call,
+    windows: Sequence[ir.Expr],
+    target: Target,
 ) -> tuple[relax.Expr | None, str]:
-    """`call` with the layout that the rule `convolution` reads, and a label; `width` windows are in a row."""
+    """`call` with the layout that the rule `convolution` reads, and a label."""
     if "convolution" not in target.spec.rules:
         return None, "left to the fallback"
-    attrs, weight = attrs_of(call), editor.params.shape(name)
-    (outer, inner, *kernel), groups = weight, attrs["groups"]
-    dots = target.isa.byte_dot == "vpdpbusd" and not target.isa.tiles
-    abreast = groups_abreast(weight, groups, GROUP, width, target) if dots else 1
-    joined = 1 if abreast > 1 else _joined(inner, outer, groups, target.lanes_f32)
-    number, columns = -(-groups // max(joined, abreast)), outer // groups * max(joined, abreast)
-    steps = prod(kernel) * -(-joined * inner // GROUP)
-    _, nr = pack_shape(steps * GROUP, columns, target)
-    side = {"abreast": abreast} if abreast > 1 else {}
-    label, shape = f"{name}|windows/{joined}/{abreast}/n{nr}/i8", (number, -(-columns // nr), steps, nr, GROUP)
-    how = {"groups": groups, "joined": joined, "nr": nr, **side}
-    packed = editor.derive(label, "pack_convolution_int8", [name], shape, **how)
+    attrs, (outer, inner, *kernel) = attrs_of(call), editor.params.shape(name)
+    joined = joined_groups(outer, attrs["groups"], target.lanes_f32, inner, GROUP)
+    # Where bytes are taken apart, or multiplied in tiles, no lanes have channels of their own.
+    lanes = target.isa.byte_dot == "vpdpbusd" and not target.isa.tiles
+    found = packing_of((outer, inner, *kernel), attrs["groups"], GROUP, joined, windows[-1] if lanes else None, target)
+    label = f"{name}|{found.label}/i8"
+    packed = editor.derive(label, "pack_convolution_int8", [name], found.shape, **found.how)
     weight_matrix(editor, name)
     sums = editor.derive(f"{name}|i8/sums", "sums_int8", [f"{name}|matrix"], (outer,), "int32")
-    attrs = {**attrs, **narrow_pairs(editor, label, call.args[1], target), "layout": "packed"}
-    attrs |= {"groups": groups // joined, **side, "kernel": kernel, "m": outer}
+    attrs = {**attrs, **narrow_pairs(editor, label, call.args[1], target), **found.attrs}
+    attrs |= {"layout": "packed", "kernel": kernel, "m": outer}
     return ConvolutionInteger.call(x, call.args[1], packed, sums, **attrs), "in bytes, in groups"
-
-
-def _joined(inner: int, outer: int, groups: int, lanes: int) -> int:
-    """Groups that become one with zeros between them: as many as fill a vector, of channels in whole fours."""
-    whole = [j for j in range(1, groups + 1) if groups % j == 0 and (j * inner % GROUP == 0 or j == groups)]
-    return max((j for j in whole if j * (outer // groups) <= lanes), default=whole[0])
 
 
 def _in_tiles(

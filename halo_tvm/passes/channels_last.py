@@ -3,8 +3,7 @@
 Before -> after
     y = halo.convolution(x, w), 1 x 1           ->   y = halo.linear(x, w'), of rows that are a view of x
     y = halo.convolution(x, w)                  ->   the same with layout "packed": products that read through windows;
-                                                     groups narrower than a vector lie abreast in it, or are joined,
-                                                     with zeros between them;
+                                                     groups lie in panels as `_groups` says;
                                                      of few channels several places at once (`_neighbours`);
                                                      or halo.convolution_winograd(x, w'), where that is faster
                                                      (`_winograd`)
