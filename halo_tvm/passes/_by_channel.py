@@ -10,6 +10,7 @@ of phases. What it reads besides is read where it lies.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import tvm_ffi
@@ -28,6 +29,14 @@ T = TypeVar("T")
 Last = Callable[[relax.Expr], relax.Expr]
 
 
+@dataclass(frozen=True)
+class KernelTwin:
+    """A kernel of known sizes with the channels last, and the numbers of the operands that have them so."""
+
+    kernel: ir.GlobalVar
+    by: frozenset[int]
+
+
 def moved_axis(axis: int, rank: int) -> int:
     """Where `axis` of a channels-first tensor is with the channels last."""
     return axis if axis == 0 else rank - 1 if axis == 1 else axis - 1
@@ -39,17 +48,23 @@ def to_last(values: Sequence[T]) -> list[T]:
 
 
 def by_channel(
-    builder: relax.BlockBuilder, call: relax.Call, ty: relax.TensorType, made: Mapping[relax.Expr, object], last: Last
+    builder: relax.BlockBuilder,
+    call: relax.Call,
+    ty: relax.TensorType,
+    made: Mapping[relax.Expr, object],
+    last: Last,
+    kernels: dict[str, KernelTwin],
 ) -> relax.Expr | None:
     """The channels-last twin of `call`, which makes a `ty`; None where it does not treat channels alike.
 
-    `made` has the values whose twins are known already: without one among the operands nothing is gained.
+    `made` has the values whose twins are known already: without one among the operands nothing is gained. `kernels` are
+    twins by the kernel's name, which are added: a recurrent net calls one many times.
     """
     name, rank = op_name(call), ty.ndim
     if name == "relax.call_tir":
         if not any(a in made for a in operands_of(call)):
             return None
-        return _kernel(builder, call, ty, made, last)
+        return _kernel(builder, call, ty, made, last, kernels)
     if not call.args or call.args[0] not in made:
         return None
     x = last(call.args[0])
@@ -66,9 +81,21 @@ def by_channel(
 
 
 def _kernel(
-    builder: relax.BlockBuilder, call: relax.Call, ty: relax.TensorType, made: Mapping[relax.Expr, object], last: Last
+    builder: relax.BlockBuilder,
+    call: relax.Call,
+    ty: relax.TensorType,
+    made: Mapping[relax.Expr, object],
+    last: Last,
+    kernels: dict[str, KernelTwin],
 ) -> relax.Call | None:
-    func, given = builder.get()[call.args[0]], operands_of(call)
+    given, name = operands_of(call), call.args[0].name_hint
+    if name in kernels:
+        known = kernels[name]
+        if not any(x in made for x in given) or any(x in made and i not in known.by for i, x in enumerate(given)):
+            return None
+        moved = [last(x) if i in known.by else x for i, x in enumerate(given)]
+        return relax.call_tir(known.kernel, moved, relax.TensorType(to_last(list(ty.shape.values)), ty.dtype))
+    func = builder.get()[call.args[0]]
     if not isinstance(func, tirx.PrimFunc):
         return None
     numbers = [i for i, param in enumerate(func.params[: len(given)]) if isinstance(param.ty, tirx.BufferType)]
@@ -94,11 +121,14 @@ def _kernel(
             value = tvm_ffi.structural_map(nest.value, (ir.TensorLoad, load), order="post")
             return tvm_ffi.structural_map(value, (ir.Var, lambda v: at.get(v, v)), order="post")
 
-        return te.compute(shape, element, name=call.args[0].name_hint)
+        return te.compute(shape, element, name=name)
 
     moved = [last(x) if i in by else x for i, x in enumerate(operands)]
     # Sizes are arguments: TVM gives the kernel variables of its own for those of main.
-    return builder.call_te(compute, list(sizes.values()), shape, *moved, primfunc_name_hint=call.args[0].name_hint)
+    twin = builder.call_te(compute, list(sizes.values()), shape, *moved, primfunc_name_hint=name)
+    if not sizes and len(operands) == len(given):
+        kernels[name] = KernelTwin(twin.args[0], by)
+    return twin
 
 
 def _nest(func: tirx.PrimFunc, params: Sequence[ir.Var]) -> tuple[Nest, frozenset[int]] | None:
