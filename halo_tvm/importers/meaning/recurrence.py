@@ -30,13 +30,16 @@ def recurrent_layer(
     the operator takes.
     """
     cell, directions = CELLS[kind], DIRECTIONS[direction]
-    for what, given, rank in (("recurrent weights", r, 3), ("an input", x, 3)):
+    for what, given, rank in (("weights", w, 3), ("recurrent weights", r, 3), ("an input", x, 3)):
         found = len(expr_shape(given))
         builder.refuse_unless(found == rank, f"expected {what} of rank {rank}, found {found}")
     hidden = expr_shape(r)[2]
     builder.refuse_unless(isinstance(hidden, int), f"expected a known hidden size, found {hidden}")
-    _, batch, width = expr_shape(x)
-    rows = cell.gates * hidden
+    # Weights have known sizes; of rows that are made of open ones it is found out when they come.
+    width = next((d for d in (expr_shape(w)[2], expr_shape(x)[2]) if isinstance(d, int)), None)
+    builder.refuse_unless(width is not None, f"expected a known width of rows, found {expr_shape(x)[2]}")
+    x = same_sizes(builder, x, [None, None, width], "rows")
+    batch, rows = expr_shape(x)[1], cell.gates * hidden
     sizes = {
         "bias": [directions, 2 * rows],
         "lengths": [batch],
