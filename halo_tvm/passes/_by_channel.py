@@ -29,14 +29,6 @@ T = TypeVar("T")
 Last = Callable[[relax.Expr], relax.Expr]
 
 
-@dataclass(frozen=True)
-class KernelTwin:
-    """A kernel of known sizes with the channels last, and the numbers of the operands that have them so."""
-
-    kernel: ir.GlobalVar
-    by: frozenset[int]
-
-
 def moved_axis(axis: int, rank: int) -> int:
     """Where `axis` of a channels-first tensor is with the channels last."""
     return axis if axis == 0 else rank - 1 if axis == 1 else axis - 1
@@ -47,88 +39,93 @@ def to_last(values: Sequence[T]) -> list[T]:
     return [values[0], *values[2:], values[1]]
 
 
-def by_channel(
-    builder: relax.BlockBuilder,
-    call: relax.Call,
-    ty: relax.TensorType,
-    made: Mapping[relax.Expr, object],
-    last: Last,
-    kernels: dict[str, KernelTwin],
-) -> relax.Expr | None:
-    """The channels-last twin of `call`, which makes a `ty`; None where it does not treat channels alike.
+@dataclass(frozen=True)
+class _Twin:
+    """A kernel of known sizes with the channels last, and the numbers of the operands that have them so."""
 
-    `made` has the values whose twins are known already: without one among the operands nothing is gained. `kernels` are
-    twins by the kernel's name, which are added: a recurrent net calls one many times.
-    """
-    name, rank = op_name(call), ty.ndim
-    if name == "relax.call_tir":
-        if not any(a in made for a in operands_of(call)):
+    kernel: ir.GlobalVar
+    by: frozenset[int]
+
+
+class ByChannel:
+    """Makes the channels-last twins of what treats channels alike."""
+
+    def __init__(self, builder: relax.BlockBuilder, last: Last) -> None:
+        self._builder, self._last = builder, last
+        self._kernels: dict[str, _Twin] = {}  # by the name of what they are of: a recurrent net calls one many times
+
+    def twin(self, call: relax.Call, ty: relax.TensorType, made: Mapping[relax.Expr, object]) -> relax.Expr | None:
+        """The channels-last twin of `call`, which makes a `ty`; None where it does not treat channels alike.
+
+        `made` has the values whose twins are known already: without one among the operands nothing is gained.
+        """
+        name, rank = op_name(call), ty.ndim
+        if name == "relax.call_tir":
+            return self._of_kernel(call, ty, made) if any(a in made for a in operands_of(call)) else None
+        if not call.args or call.args[0] not in made:
             return None
-        return _kernel(builder, call, ty, made, last, kernels)
-    if not call.args or call.args[0] not in made:
+        x = self._last(call.args[0])
+        if name == "relax.nn.pad":
+            widths = [int(w) for w in call.attrs.pad_width]
+            moved = [w for a in to_last(range(rank)) for w in widths[2 * a : 2 * a + 2]]
+            return relax.op.nn.pad(x, moved, call.attrs.pad_mode, call.attrs.pad_value)
+        if name == "relax.nn.softmax" or name == "relax.nn.log_softmax":
+            axis = moved_axis(int(call.attrs.axis) % rank, rank)
+            return getattr(relax.op.nn, name.removeprefix("relax.nn."))(x, axis)
+        if name == "relax.strided_slice" and isinstance(call.args[1], relax.Tuple):
+            axes = [moved_axis(int(a.value) % rank, rank) for a in call.args[1].fields]
+            return relax.op.strided_slice(x, axes, *call.args[2:], assume_inbound=bool(call.attrs.assume_inbound))
         return None
-    x = last(call.args[0])
-    if name == "relax.nn.pad":
-        widths = [int(w) for w in call.attrs.pad_width]
-        moved = [w for a in to_last(range(rank)) for w in widths[2 * a : 2 * a + 2]]
-        return relax.op.nn.pad(x, moved, call.attrs.pad_mode, call.attrs.pad_value)
-    if name == "relax.nn.softmax" or name == "relax.nn.log_softmax":
-        return getattr(relax.op.nn, name.removeprefix("relax.nn."))(x, moved_axis(int(call.attrs.axis) % rank, rank))
-    if name == "relax.strided_slice" and isinstance(call.args[1], relax.Tuple):
-        axes = [moved_axis(int(a.value) % rank, rank) for a in call.args[1].fields]
-        return relax.op.strided_slice(x, axes, *call.args[2:], assume_inbound=bool(call.attrs.assume_inbound))
-    return None
 
-
-def _kernel(
-    builder: relax.BlockBuilder,
-    call: relax.Call,
-    ty: relax.TensorType,
-    made: Mapping[relax.Expr, object],
-    last: Last,
-    kernels: dict[str, KernelTwin],
-) -> relax.Call | None:
-    given, name = operands_of(call), call.args[0].name_hint
-    if name in kernels:
-        known = kernels[name]
-        if not any(x in made for x in given) or any(x in made and i not in known.by for i, x in enumerate(given)):
+    def _of_kernel(
+        self, call: relax.Call, ty: relax.TensorType, made: Mapping[relax.Expr, object]
+    ) -> relax.Call | None:
+        given, name, shape = operands_of(call), call.args[0].name_hint, to_last(list(ty.shape.values))
+        if name in self._kernels:
+            known = self._kernels[name]
+            moved = self._moved(given, known.by, made)
+            return None if moved is None else relax.call_tir(known.kernel, moved, relax.TensorType(shape, ty.dtype))
+        func = self._builder.get()[call.args[0]]
+        if not isinstance(func, tirx.PrimFunc):
             return None
-        moved = [last(x) if i in known.by else x for i, x in enumerate(given)]
-        return relax.call_tir(known.kernel, moved, relax.TensorType(to_last(list(ty.shape.values)), ty.dtype))
-    func = builder.get()[call.args[0]]
-    if not isinstance(func, tirx.PrimFunc):
-        return None
-    numbers = [i for i, param in enumerate(func.params[: len(given)]) if isinstance(param.ty, tirx.BufferType)]
-    params, operands = [func.params[i] for i in numbers], [given[i] for i in numbers]
-    sizes = {param: size for param, size in zip(func.params, given) if not isinstance(param.ty, tirx.BufferType)}
-    if not _with_sizes_of(sizes, params, operands) or (found := _nest(func, params)) is None:
-        return None
-    nest, by = found
-    twins = {i for i, x in enumerate(operands) if x in made}
-    if not twins or not twins <= by:
-        return None
-    shape = to_last(list(ty.shape.values))
+        numbers = [i for i, param in enumerate(func.params[: len(given)]) if isinstance(param.ty, tirx.BufferType)]
+        params, operands = [func.params[i] for i in numbers], [given[i] for i in numbers]
+        sizes = {param: size for param, size in zip(func.params, given) if not isinstance(param.ty, tirx.BufferType)}
+        if not _with_sizes_of(sizes, params, operands) or (found := _nest(func, params)) is None:
+            return None
+        nest, by = found
+        moved = self._moved(operands, by, made)
+        if moved is None:
+            return None
 
-    def compute(known: Sequence[ir.Expr], shape: Sequence[ir.Expr], *tensors: te.Tensor) -> te.Tensor:
-        def element(*index: ir.Expr) -> ir.Expr:
-            at = {**dict(zip(sizes, known)), **dict(zip(nest.axes, (index[0], index[-1], *index[1:-1])))}
+        def compute(known: Sequence[ir.Expr], shape: Sequence[ir.Expr], *tensors: te.Tensor) -> te.Tensor:
+            def element(*index: ir.Expr) -> ir.Expr:
+                at = {**dict(zip(sizes, known)), **dict(zip(nest.axes, (index[0], index[-1], *index[1:-1])))}
 
-            def load(node: ir.TensorLoad) -> ir.Expr:
-                i = next(i for i, param in enumerate(params) if param.same_as(node.source))
-                places = list(node.indices)
-                return tensors[i][tuple(to_last(places) if i in by else places)]
+                def load(node: ir.TensorLoad) -> ir.Expr:
+                    i = next(i for i, param in enumerate(params) if param.same_as(node.source))
+                    places = list(node.indices)
+                    return tensors[i][tuple(to_last(places) if i in by else places)]
 
-            value = tvm_ffi.structural_map(nest.value, (ir.TensorLoad, load), order="post")
-            return tvm_ffi.structural_map(value, (ir.Var, lambda v: at.get(v, v)), order="post")
+                value = tvm_ffi.structural_map(nest.value, (ir.TensorLoad, load), order="post")
+                return tvm_ffi.structural_map(value, (ir.Var, lambda v: at.get(v, v)), order="post")
 
-        return te.compute(shape, element, name=name)
+            return te.compute(shape, element, name=name)
 
-    moved = [last(x) if i in by else x for i, x in enumerate(operands)]
-    # Sizes are arguments: TVM gives the kernel variables of its own for those of main.
-    twin = builder.call_te(compute, list(sizes.values()), shape, *moved, primfunc_name_hint=name)
-    if not sizes and len(operands) == len(given):
-        kernels[name] = KernelTwin(twin.args[0], by)
-    return twin
+        # Sizes are arguments: TVM gives the kernel variables of its own for those of main.
+        twin = self._builder.call_te(compute, list(sizes.values()), shape, *moved, primfunc_name_hint=name)
+        if not sizes and len(operands) == len(given):
+            self._kernels[name] = _Twin(twin.args[0], by)
+        return twin
+
+    def _moved(
+        self, operands: Sequence[relax.Expr], by: frozenset[int], made: Mapping[relax.Expr, object]
+    ) -> list[relax.Expr] | None:
+        """`operands`, those of `by` with their channels last; None where no twin, or another's, is known."""
+        twins = {i for i, x in enumerate(operands) if x in made}
+        if not twins or not twins <= by:
+            return None
+        return [self._last(x) if i in by else x for i, x in enumerate(operands)]
 
 
 def _nest(func: tirx.PrimFunc, params: Sequence[ir.Var]) -> tuple[Nest, frozenset[int]] | None:

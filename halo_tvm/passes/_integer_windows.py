@@ -92,8 +92,7 @@ def _in_groups(
     found = packing_of((outer, inner, *kernel), attrs["groups"], GROUP, joined, windows[-1] if lanes else None, target)
     label = f"{name}|{found.label}/i8"
     packed = editor.derive(label, "pack_convolution_int8", [name], found.shape, **found.how)
-    weight_matrix(editor, name)
-    sums = editor.derive(f"{name}|i8/sums", "sums_int8", [f"{name}|matrix"], (outer,), "int32")
+    sums = _sums(editor, name, outer)
     attrs = {**attrs, **narrow_pairs(editor, label, call.args[1], target), **found.attrs}
     attrs |= {"layout": "packed", "kernel": kernel, "m": outer}
     return ConvolutionInteger.call(x, call.args[1], packed, sums, **attrs), "in bytes, in groups"
@@ -121,9 +120,14 @@ def _in_tiles(
     packed_shape = (-(-m // nr), INTEGERS.tile**axes, depth // PAIR, nr, PAIR)
     label = f"{name}|tiles/{axes}/n{nr}"
     packed = editor.derive(label, "pack_winograd_integers", [name], packed_shape, "int16", axes=axes, nr=nr)
-    weight_matrix(editor, name)
-    sums = editor.derive(f"{name}|i8/sums", "sums_int8", [f"{name}|matrix"], (m,), "int32")
+    sums = _sums(editor, name, m)
     return ConvolutionIntegerWinograd.call(x, call.args[1], packed, sums, **how, kernel=kernel, m=m)
+
+
+def _sums(editor: WeightEditor, name: str, m: int) -> relax.Var:
+    """What the weight [m, c, *kernel] adds up to for each channel of the result."""
+    weight_matrix(editor, name)
+    return editor.derive(f"{name}|i8/sums", "sums_int8", [f"{name}|matrix"], (m,), "int32")
 
 
 def _windows(x: te.Tensor, zero: te.Tensor, kernel: Sequence[int], attrs: Mapping[str, Sequence[int]]) -> te.Tensor:

@@ -37,7 +37,7 @@ from ..relay_ops.convolution_integer import ConvolutionInteger
 from ..relay_ops.operator import attrs_of, operator_of, same_dimension, same_shape
 from ..relay_ops.pooling import Pooling
 from ..relay_ops.quantisation_grid import QuantisationGrid
-from ._by_channel import KernelTwin, by_channel, moved_axis, to_last
+from ._by_channel import ByChannel, moved_axis, to_last
 from ._channel_groups import Grouped, groups_of
 from ._convolutions import Convolutions
 from ._integer_windows import integer_convolution
@@ -94,7 +94,7 @@ class _Mover(BlockMutator):
         self._moved: dict[relax.Expr, Moved] = {}  # reshaped and transposed values of `made`
         self._grouped: dict[relax.Expr, Grouped] = {}  # values of `made` whose groups of channels are rows
         self._held: dict[relax.Expr, Neighbours] = {}  # channels-last values that hold several places as one
-        self._kernels: dict[str, KernelTwin] = {}
+        self._by_channel = ByChannel(self.builder_, self._last)
         self.counts: dict[str, int] = {}
 
     def _alone(self, visit: Callable[..., relax.BindingBlock], block: relax.BindingBlock) -> relax.BindingBlock:
@@ -238,7 +238,7 @@ class _Mover(BlockMutator):
             fields = list(call.args[0].fields)
             if sum(f in self.made for f in fields) * 2 > len(fields):
                 return relax.op.concat([self._last(f) for f in fields], moved_axis(int(call.attrs.axis) % rank, rank))
-        return by_channel(self.builder_, call, ty, self.made, self._last, self._kernels)
+        return self._by_channel.twin(call, ty, self.made)
 
     def _apart(self, held: Neighbours) -> relax.Var:
         value = held.apart(self.builder_)

@@ -94,7 +94,7 @@ class Convolution(Operator):
         def product(*index):
             m = index[1] if layout == "first" else index[-1]
             place = index[2:] if layout == "first" else index[1:-1]
-            channel = c if groups == 1 else channel_of(m, c, inner, outer // groups)
+            channel = channel_of(m, c, groups, inner, outer)
             at = [o * s + k * d for o, k, s, d in zip(place, ks, strides, dilations)]
             if layout == "first":
                 value, factor = source[(index[0], channel, *at)], weight[(m, c, *ks)]
@@ -273,11 +273,13 @@ def packed_at(
     return *front, step, lane
 
 
-def channel_of(m: ir.Expr, c: ir.Expr, inner: int, outer: int) -> ir.Expr:
-    """The channel of x that is `c` of the group which makes channel `m` of the result."""
-    if inner == outer == 1:
+def channel_of(m: ir.Expr, c: ir.Expr, groups: int, inner: int, outer: int) -> ir.Expr:
+    """The channel of x that is `c` of the group of `inner` which makes channel `m` of the `outer` of the result."""
+    if groups == 1:
+        return c
+    if inner == 1 and outer == groups:
         return m
-    return tirx.floordiv(m, outer) * inner + c
+    return tirx.floordiv(m, outer // groups) * inner + c
 
 
 def _accumulator(dtype: str) -> str:

@@ -105,7 +105,7 @@ class ConvolutionInteger(Operator):
         if not packed:
 
             def product(n, m, *place):
-                channel = c if groups == 1 else channel_of(m, c, wide, outer // groups)
+                channel = channel_of(m, c, groups, wide, outer)
                 centred = source[(n, channel, *at(place))].astype("int32") - zero[()].astype("int32")
                 return te.sum(centred * weight[(m, c, *ks)].astype("int32"), axis=[c, *ks])
 
@@ -113,7 +113,7 @@ class ConvolutionInteger(Operator):
 
         def sum_of_bytes(n, *rest):
             place, m = rest[:-1], rest[-1]
-            channel = c if groups == 1 else channel_of(m, c, wide, outer // groups)
+            channel = channel_of(m, c, groups, wide, outer)
             factor = weight[packed_at(weight, kernel, ks, c, m, wide, outer // groups, outer, abreast)]
             return te.sum(source[(n, *at(place), channel)].astype("int32") * factor.astype("int32"), axis=[*ks, c])
 

@@ -179,11 +179,7 @@ def test_bytes_are_added_up_exactly(isa: str, narrow: bool) -> None:
     target = resolve(isa, cores=2)
     if not target.isa.requires <= read_host().flags:
         pytest.skip(f"this processor does not run {isa}")
-    cases = _cases_of_bytes(target.lanes_f32, narrow=narrow)
-    built = {f"f{i}": RULE.apply(f, target, RULE.default(f, target)) for i, f in enumerate(map(fused, cases))}
-    executable = build_all(built, target)
-    for i, case in enumerate(cases):
-        check(executable, f"f{i}", case)
+    _check_all(_cases_of_bytes(target.lanes_f32, narrow=narrow), target)
 
 
 PAIRS = resolve("x86:avx512-bf16", cores=2)
@@ -204,11 +200,7 @@ CASES_IN_PAIRS = [
 def test_pairs_of_bfloat16():
     if not PAIRS.isa.requires <= read_host().flags:
         pytest.skip("this processor multiplies no bfloat16")
-    functions = {f"f{i}": fused(case) for i, (case, _) in enumerate(CASES_IN_PAIRS)}
-    built = {name: RULE.apply(func, PAIRS, RULE.default(func, PAIRS)) for name, func in functions.items()}
-    executable = build_all(built, PAIRS)
-    for i, (case, _) in enumerate(CASES_IN_PAIRS):
-        check(executable, f"f{i}", case)
+    _check_all([case for case, _ in CASES_IN_PAIRS], PAIRS)
 
 
 def test_pairs_are_declined_where_nothing_multiplies_them():

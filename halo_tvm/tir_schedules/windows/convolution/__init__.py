@@ -70,7 +70,7 @@ class Convolution(Rule[Decision]):
         if isinstance(problem.arithmetic, InTiles):
             cuts = itertools.product(problem.arithmetic.heights(0, 0), (128, 32, 64, 256))
             return tuple(dict.fromkeys([first, *(Decision(mr, first.unroll, rows) for mr, rows in cuts)]))
-        most = _most_rows(problem, target)
+        most = problem.along_rows(target.isa) or _most_rows(problem, target)
         heights = dict.fromkeys((first.mr, *range(max(1, most // 2), most + 1)))
         values = itertools.product(heights, (4, 1, 2, 8), (64, 32, 128, 256))
         return tuple(dict.fromkeys([first, *(Decision(*fields) for fields in values)]))
@@ -87,8 +87,6 @@ class Convolution(Rule[Decision]):
 def _most_rows(problem: Problem, target: Target) -> int:
     """The tallest tile whose sums, a step's weights, one broadcast value and addresses are in registers."""
     vectors, registers = problem.nr // target.lanes_f32, target.isa.vector_registers
-    if most := problem.along_rows(target.isa):
-        return most
     if isinstance(problem.arithmetic, InTiles):
         return problem.arithmetic.tallest(vectors, registers)
     most = 8 if vectors > 2 else 12
@@ -97,10 +95,10 @@ def _most_rows(problem: Problem, target: Target) -> int:
 
 def _tile_rows(problem: Problem, target: Target) -> int:
     """The height that computes the fewest windows twice, the taller of equals."""
-    most, rows = _most_rows(problem, target), constant(problem.windows.rows)
-    if problem.along_rows(target.isa):
+    if most := problem.along_rows(target.isa):
         width = constant(problem.windows.places[-1])
         return min(range(most, max(1, most // 2), -1), key=lambda mr: -(-width // mr) * (mr + 1.5))
+    most, rows = _most_rows(problem, target), constant(problem.windows.rows)
     if rows is None or isinstance(problem.arithmetic, InTiles):
         return most
 
