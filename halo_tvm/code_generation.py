@@ -54,14 +54,16 @@ def generating(
     functions: Sequence[tirx.PrimFunc] = (),
     instruments: Sequence[object] = (),
     more_options: dict[str, object] | None = None,
+    shrinks: bool = True,
 ) -> Iterator[None]:
     """Where TVM lowers `functions` for `target`, with our options; a check of its own that fails: `UnsupportedModel`.
 
-    Buffers are not made smaller where all of `functions` say that theirs are as large as they need to be.
+    Buffers are not made smaller without `shrinks`, nor where all of `functions` say that theirs are as large as they
+    need to be.
     """
     options = {**build_options(target), **(more_options or {})}
     needless = [] if target.spec.gpu else list(_NOT_ON_CPUS)
-    if needless and functions and all(map(has_exact_buffers, functions)):
+    if not shrinks or needless and functions and all(map(has_exact_buffers, functions)):
         needless.append(_COMPACTION)
     context = tvm.transform.PassContext(
         opt_level=3, config=options, instruments=list(instruments), disabled_pass=needless
@@ -160,10 +162,12 @@ def _with_all_checks(target: Target) -> str:
 def _generated(
     build: Callable[[], Code], target: Target, functions: Sequence[tirx.PrimFunc], instruments: Sequence[object] = ()
 ) -> Code:
-    """What `build` makes of `functions`, with TVM's common subexpressions or, where these go wrong, with LLVM's alone.
+    """What `build` makes of `functions`: as usual, or without what goes wrong for some of them.
 
     TVM counts an expression from its first place outside of a `Let`, and replaces it within as well: a statement in
     front that has it within a `Let` then reads a variable that is not there yet, which TVM finds out behind the pass.
+    A buffer that is read at remainders (a mirrored border) it makes as large as a loop's variable says, which is not
+    there yet, either.
     """
     try:
         with generating(target, functions, instruments):
@@ -171,7 +175,7 @@ def _generated(
     except UnsupportedModel as error:
         if _TOO_LATE not in str(error.__cause__):
             raise
-    with generating(target, functions, instruments, {"tirx.disable_cse_tir": True}):
+    with generating(target, functions, instruments, {"tirx.disable_cse_tir": True}, shrinks=False):
         return build()
 
 

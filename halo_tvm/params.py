@@ -323,6 +323,10 @@ def _scaled(x: np.ndarray, by: float) -> np.ndarray:
     return x * x.dtype.type(by)
 
 
+def _divided(x: np.ndarray, by: float) -> np.ndarray:
+    return x / x.dtype.type(by)
+
+
 def _falls(x: np.ndarray) -> np.ndarray:
     """-exp(x): the rates of a state space, which are stored as logarithms."""
     return -np.exp(x)
@@ -348,6 +352,7 @@ RECIPE_OPS: dict[str, Callable[..., np.ndarray]] = {
     "shift": _shift,
     "falls": _falls,
     "scaled": _scaled,
+    "divided": _divided,
     "pack": pack_weight,
     "pack_bf16": pack_bf16,
     "pack_fp16": pack_fp16,

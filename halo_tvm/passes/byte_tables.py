@@ -20,8 +20,9 @@ import numpy as np
 import tvm
 from tvm import ir, relax, te
 
-from ..relay_ops.operator import op_name, same_shape
+from ..relay_ops.operator import op_name, same_places
 from ..relay_ops.parts.activation import ACTIVATIONS, erf, sigmoid
+from ._kernels import Kernel, with_kernels
 from .graph_pass import Context, Pass, Report, bindings
 
 _BYTES = ("int8", "uint8")
@@ -40,16 +41,12 @@ class ByteTables(Pass):
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
         if context.target.spec.gpu:
             return mod, {"tables": 0}
-        tables = _tables(mod["main"])
-        if not tables:
-            return mod, {"tables": 0}
-        writer = _Writer(mod, tables)
-        func = writer.visit_expr(mod["main"])
-        out = writer.builder_.get().clone()
-        out["main"] = func
-        out = relax.transform.DeadCodeElimination()(out)
-        called = [b.value.args[0] for b in bindings(out["main"]) if op_name(b.value) == "relax.call_tir"]
-        return out, {"tables": sum(kernel in writer.kernels for kernel in called)}
+        kernels = {
+            var: Kernel(_looked_up, (found.source, relax.const(found.values, found.values.dtype.name)), _KERNEL)
+            for var, found in _tables(mod["main"]).items()
+        }
+        mod, count = with_kernels(mod, kernels)
+        return mod, {"tables": count}
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,7 @@ def _made(
     if not parts or any(operand is None for operand in operands):
         return None
     source = parts[0].source
-    if any(not part.source.same_as(source) for part in parts) or not _same_places(source.ty, binding.var.ty):
+    if any(not part.source.same_as(source) for part in parts) or not same_places(source.ty, binding.var.ty):
         return None
     values = function.of([o.values if isinstance(o, _OfByte) else o for o in operands], binding.var)
     return _OfByte(source, values, frozenset({binding.var}).union(*(part.steps for part in parts)))
@@ -114,11 +111,6 @@ def _byte(arg: relax.Expr) -> _OfByte | None:
     if not isinstance(arg, relax.Var) or str(getattr(arg.ty, "dtype", "")) not in _BYTES:
         return None
     return _OfByte(arg, np.arange(256, dtype=np.uint8).view(str(arg.ty.dtype)), frozenset())
-
-
-def _same_places(a: relax.Type, b: relax.Type) -> bool:
-    known = all(isinstance(getattr(ty, "shape", None), relax.ShapeExpr) for ty in (a, b))
-    return known and same_shape(a.shape.values, b.shape.values)
 
 
 @dataclass(frozen=True)
@@ -167,28 +159,6 @@ def _function_of(value: relax.Expr) -> _Function | None:
     if name == "relax.divide" and str(value.ty.dtype) != "float32":
         return None  # of integers, which has rules of its own
     return _FUNCTIONS.get(name)
-
-
-@relax.expr_functor.mutator
-class _Writer(relax.PyExprMutator):
-    def __init__(self, mod: tvm.IRModule, tables: Mapping[relax.Var, _OfByte]) -> None:
-        super().__init__(mod)
-        self._tables = tables
-        self.kernels: set[ir.GlobalVar] = set()
-
-    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        found = self._tables.get(binding.var)
-        if found is None:
-            super().visit_var_binding_(binding)
-            return
-        table = relax.const(found.values, found.values.dtype.name)
-        call = self.builder_.call_te(_looked_up, self.visit_expr(found.source), table, primfunc_name_hint=_KERNEL)
-        self.kernels.add(call.args[0])
-        looked_up = self.builder_.normalize(call)
-        if isinstance(binding.var, relax.DataflowVar):
-            self.set_var_remap(binding.var, self.builder_.emit(looked_up))
-        else:  # an output keeps its variable
-            self.builder_.emit_normalized(relax.VarBinding(binding.var, looked_up))
 
 
 def _looked_up(q: te.Tensor, table: te.Tensor) -> te.Tensor:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
-from ..relay_ops.operator import number_of, same_shape
+from ..relay_ops.operator import number_of, same_places
 from ._decomposed import activation_of
 from ._rewrite import rewrite_calls
 from ._statistics import statistic_of
@@ -85,6 +85,4 @@ def _exact_inverse(divisor: float | None) -> float | None:
 
 
 def _same_type(x: relax.Expr, call: relax.Call) -> bool:
-    a, b = x.ty, call.ty
-    known = all(isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr) for ty in (a, b))
-    return known and a.dtype == b.dtype and same_shape(a.shape.values, b.shape.values)
+    return same_places(x.ty, call.ty) and x.ty.dtype == call.ty.dtype

@@ -3,7 +3,8 @@
 -O0   only what is required to lower a model
 -O1   recognise operators, simplify, work on weights once, work on rows, quantise, narrow attention, pack
       weights, vector mathematics
--O2   and fuse: projections of one input, element-wise neighbours; look up functions of one byte
+-O2   and fuse: projections of one input, element-wise neighbours; look up functions of one byte, round without a
+      division
 -O3   and compute common sub-expressions once, share memory between activations, runs of equal sizes as CUDA graphs
 """
 
@@ -48,6 +49,8 @@ OPTIMISE = (
     Step("flatten_rows", 1),
     Step("simplify", 1),
     Step("byte_tables", 2),
+    Step("grid_scales", 2),
+    Step("round_to_grid", 2),
     Step("dce", 1),
     Step("quantise", 1, precisions=("int8", "int4")),
     Step("narrow_attention", 1, precisions=("fp16", "bf16", "int8", "int4")),

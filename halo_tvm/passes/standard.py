@@ -12,6 +12,8 @@ from tvm import relax, tirx
 from ._division import QUOTIENTS
 from .graph_pass import Context, Pass, Report, bindings, op_name, replace_main
 
+_NUMPY_TYPES = {np.dtype(t).name for t in "bBhHiIlLfd"}
+
 
 def _counted(mod: tvm.IRModule, *steps: tvm.ir.transform.Pass) -> tuple[tvm.IRModule, Report]:
     before = len(bindings(mod["main"]))
@@ -48,7 +50,8 @@ def _folded(mod: tvm.IRModule) -> tvm.IRModule:
     if not constant:
         return mod
     outer = relax.transform.FoldConstant()(_alone(constant))["main"]
-    found = {var: field for var, field in zip(constant, _results(outer)) if isinstance(field, tvm.ir.GenericConst)}
+    found = {var: _cast(field) for var, field in zip(constant, _results(outer))}
+    found = {var: field for var, field in found.items() if isinstance(field, tvm.ir.GenericConst)}
     if not found:
         return mod
     blocks = [
@@ -62,6 +65,15 @@ def _folded(mod: tvm.IRModule) -> tvm.IRModule:
     ]
     new = relax.Function(func.params, relax.SeqExpr(blocks, func.body.body), func.ret_ty, func.is_pure)
     return replace_main(mod, new.with_attrs({key: func.attrs[key] for key in func.attrs.keys()}))
+
+
+def _cast(expr: relax.Expr) -> relax.Expr:
+    """The constant that `expr` casts to a type which holds all of its numbers; TVM's pass folds no cast."""
+    if op_name(expr) != "relax.astype" or not isinstance(expr.args[0], tvm.ir.GenericConst):
+        return expr
+    array, dtype = expr.args[0].value.numpy(), str(expr.attrs.dtype)
+    known = array.dtype.kind in "biuf" and dtype in _NUMPY_TYPES and np.can_cast(array.dtype, dtype)
+    return relax.const(array.astype(dtype), dtype) if known else expr
 
 
 def _is_constant(value: relax.Expr, constant: Mapping[relax.Var, relax.Expr]) -> bool:

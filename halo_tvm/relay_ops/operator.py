@@ -281,6 +281,12 @@ def same_shape(a: Sequence[ir.Expr | int], b: Sequence[ir.Expr | int]) -> bool:
     return len(a) == len(b) and all(analyzer.can_prove_equal(x, y) for x, y in zip(a, b))
 
 
+def same_places(a: relax.Type, b: relax.Type) -> bool:
+    """Whether two types are of tensors whose shapes are known and provably equal."""
+    known = all(isinstance(getattr(ty, "shape", None), relax.ShapeExpr) for ty in (a, b))
+    return known and same_shape(a.shape.values, b.shape.values)
+
+
 def clamped(index: ir.Expr, n: ir.Expr | int) -> ir.Expr:
     """`index` as int64 within 0..n-1, so that no kernel reads foreign memory."""
     index = index if index.dtype == "int64" else index.astype("int64")

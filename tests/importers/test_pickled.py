@@ -132,6 +132,12 @@ def test_broken_files_are_refused(tmp_path: Path) -> None:
                 archive.writestr(name, data)
         with pytest.raises(UnsupportedModel, match=message):
             opened(file)
+    whole = file.read_bytes()
+    at = whole.rindex(b"PK\x01\x02", 0, whole.rindex(b"data.pkl")) + 24  # its size, uncompressed, in the directory
+    for size, message in ((3, "found "), (1 << 20, "found EOFError")):
+        file.write_bytes(whole[: at - 4] + size.to_bytes(4, "little") * 2 + whole[at + 4 :])
+        with pytest.raises(UnsupportedModel, match=message):
+            opened(file)
     file.write_bytes(b"not a checkpoint")
     with pytest.raises(UnsupportedModel, match="expected a state dict as torch.save writes it"):
         opened(file)

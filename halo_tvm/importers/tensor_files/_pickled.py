@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...array_files import UNREADABLE, one_reason
 from ...errors import UnsupportedModel
 from ._file import TensorFile
 from ._pickle import Strided, load
@@ -40,8 +41,8 @@ class PickledFile(TensorFile):
                 place = self._places.get(tensor.key)
                 if place is None or place[1] < tensor.elements * _dtype(tensor.dtype).itemsize:
                     raise ValueError(f"{name!r} in a storage that is not there, or smaller")
-        except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError) as reason:
-            raise self._refused(reason) from reason
+        except UNREADABLE as reason:
+            raise self._refused(one_reason(reason)) from reason
         self.shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
 
     def read(self, name: str) -> np.ndarray:
@@ -53,7 +54,7 @@ class PickledFile(TensorFile):
                 stream.seek(begin + tensor.offset * dtype.itemsize)
                 read = stream.read(tensor.reach * dtype.itemsize)
         except OSError as reason:
-            raise self._refused(reason) from reason
+            raise self._refused(one_reason(reason)) from reason
         if len(read) < tensor.reach * dtype.itemsize:
             raise self._refused(f"{name!r} cut off")
         stored = np.frombuffer(read, dtype)
@@ -64,9 +65,9 @@ class PickledFile(TensorFile):
         tensor = self._tensors[name]
         return tensor.key, tensor.offset, tensor.shape, tensor.strides
 
-    def _refused(self, reason: object) -> UnsupportedModel:
+    def _refused(self, reason: str) -> UnsupportedModel:
         return UnsupportedModel(
-            f"expected a state dict as torch.save writes it, found {str(reason)[:200]} in {self._path.name}: download "
+            f"expected a state dict as torch.save writes it, found {reason} in {self._path.name}: download "
             "the model again, or save it as safetensors"
         )
 
