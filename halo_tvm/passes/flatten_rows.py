@@ -5,6 +5,7 @@ Before -> after
         ->   r: [m, k] = reshape(x);  q: [m, n] = halo.linear(r, w);  y = reshape(q),   m = b * s
     t: [b, s, c] = y[..., :c]   ->   p: [m, c] = q[:, :c];  t = reshape(p)
     z = relu(halo.convolution(x, w) + b), not flat yet   ->   the same: what follows joins the kernel of its windows
+    reshape(float32(q) * s) of bytes q   ->   float32(reshape(q)) * s: the kernel in front ends with bytes
 A reshape moves no data. Reshapes between two row-wise operators vanish, so a transformer runs on
 matrices except inside attention, and every kernel sees one symbolic row count.
 """
@@ -18,12 +19,13 @@ import tvm
 from tvm import relax
 
 from ..dimensions import integers_of
-from ..relay_ops.operator import operator_of, same_dimension, same_shape
+from ..relay_ops.operator import number_of, operator_of, same_dimension, same_places, same_shape
 from ._pointwise import BINARY, UNARY, operands_of, pointwise_of
 from ._rewrite import BlockMutator
 from .graph_pass import Context, Pass, Report, op_name, replace_main, shaped
 
 # Operators that treat every row by itself: their data arguments come first, then weights.
+_BYTES = ("int8", "uint8")
 _ROW_OPERATORS = ("linear", "linear_integer", "layer_norm", "rms_norm")
 
 
@@ -125,8 +127,24 @@ class _Flattener(BlockMutator):
     def _as_matrix(self, x: relax.Expr) -> relax.Var:
         if x not in self.made:
             *lead, width = x.ty.shape.values
-            self.made[x] = self.builder_.emit(relax.op.reshape(x, [_product(lead), width]))
+            made = self._of_bytes(x)
+            self.made[x] = self.builder_.emit(relax.op.reshape(x, [_product(lead), width]) if made is None else made)
         return self.made[x]
+
+    def _of_bytes(self, x: relax.Expr) -> relax.Call | None:
+        """`x` as a matrix made of a matrix of bytes, where single numbers and bytes make it element by element.
+
+        A kernel in front then ends with bytes, and what reads `x` reads these.
+        """
+        call = self.builder_.lookup_binding(x) if isinstance(x, relax.Var) else None
+        if op_name(call) not in UNARY | BINARY or str(x.ty.dtype) in _BYTES:
+            return None
+        data, *numbers = call.args
+        if any(number_of(number) is None or number.ty.ndim for number in numbers) or not same_places(data.ty, x.ty):
+            return None
+        if str(data.ty.dtype) not in _BYTES and self._of_bytes(data) is None:
+            return None
+        return relax.Call(call.op, [self._as_matrix(data), *numbers], call.attrs, call.ty_args)
 
 
 def _product(dims: Sequence[tvm.ir.Expr]) -> tvm.ir.Expr:

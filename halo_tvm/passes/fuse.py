@@ -25,6 +25,7 @@ from ..errors import Declined
 from ..relay_ops.operator import ELEMENTWISE, INJECTIVE, OPAQUE
 from ..targets import Target
 from ..tir_schedules.blocks import Block, blocks, uses, without_loads
+from ._bytes_between import keep_bytes
 from ._cast_operands import keep_for_casts
 from ._column_parts import column_parts
 from ._inline_small import inline_small
@@ -49,7 +50,7 @@ class Fuse(Pass):
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
         mod = keep_for_casts(with_readers_apart(mod))
-        mod = _with_patterns(mod)
+        mod = keep_bytes(_with_patterns(mod))
         parts = column_parts(mod)
         mod = _with_pattern(mod, parts, ELEMENTWISE)
         sizes = _row_sizes(mod, context.typical)
