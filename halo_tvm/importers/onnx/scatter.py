@@ -5,32 +5,23 @@ Negative indices count from the end. An update outside the tensor is dropped: no
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tvm import relax, te, tirx
-from tvm.script.ir_builder import IRBuilder
-from tvm.script.ir_builder import tirx as T
 
 from ..meaning.broadcast import at_most, same_sizes
 from ..meaning.builder import expr_shape
-from ..meaning.writing import element_count, flat_place, places_of, written
+from ..meaning.writing import COMBINED, Combine, write_elements, write_rows
 from ._node import Node
 from ._registry import converter
 
-_REDUCTIONS: dict[str, Callable[[object, object], object]] = {
-    "none": lambda old, new: new,
-    "add": lambda old, new: old + new,
-    "mul": lambda old, new: old * new,
-    "max": tirx.max,
-    "min": tirx.min,
-}
+# ONNX's name -> ours
+_REDUCTIONS = {"none": "update", **{name: name for name in ("add", "mul", "max", "min")}}
 
 
-def _reduction(node: Node) -> Callable[[object, object], object]:
+def _reduction(node: Node) -> Combine:
     name = node.attr("reduction", "none")
     node.refuse_unless(name in _REDUCTIONS, f"reduction {name} is not known")
     node.refuse_unless(name == "none" or node.dtype(0) != "bool", f"reduction {name} of booleans")
-    return _REDUCTIONS[name]
+    return COMBINED[_REDUCTIONS[name]]
 
 
 @converter("ScatterElements", "Scatter")
@@ -38,36 +29,8 @@ def scatter_elements(node: Node) -> relax.Expr:
     axis = int(node.attr("axis", 0)) % node.rank(0)
     inside = [None if i == axis else d for i, d in enumerate(node.shape(0))]
     indices = at_most(node, node.x(1), inside, "indices")
-    return write_elements(node, node.x(0), indices, node.x(2), axis, _reduction(node))
-
-
-def write_elements(
-    node: Node,
-    data: relax.Expr,
-    indices: relax.Expr,
-    updates: relax.Expr,
-    axis: int,
-    combine: Callable[[object, object], object] = _REDUCTIONS["none"],
-) -> relax.Expr:
-    """`data` with `updates` at `indices` along `axis`; the other sizes of `indices` are at most those of `data`."""
-    updates = same_sizes(node, updates, expr_shape(indices), "updates")
-
-    def nest(ins: list, outs: list) -> tirx.Stmt:
-        data, indices, updates, out = (T.buffer_proxy(b) for b in (*ins, *outs))
-        shape, given = ins[0].shape, ins[1].shape
-        with IRBuilder() as builder, T.seq_scope():
-            with T.serial(0, element_count(shape)) as i:
-                out[i] = data[i]
-            with T.serial(0, element_count(given)) as i:
-                at = places_of(i, given)
-                index = _from_start(indices[i], shape[axis])
-                place = [index if k == axis else p for k, p in enumerate(at)]
-                flat = flat_place(place, shape)
-                with T.If(tirx.all(index >= 0, index < shape[axis])), T.Then():
-                    out[flat] = combine(out[flat], updates[i])
-        return builder.get()
-
-    return written(node, nest, data, indices, updates)
+    updates = same_sizes(node, node.x(2), expr_shape(indices), "updates")
+    return write_elements(node, node.x(0), indices, updates, axis, _reduction(node))
 
 
 @converter("ScatterND")
@@ -79,28 +42,7 @@ def scatter_nd(node: Node) -> relax.Expr:
         isinstance(count, int) and count <= node.rank(0), f"expected at most {node.rank(0)} indices per row"
     )
     updates = same_sizes(node, node.x(2), [*node.shape(1)[:-1], *node.shape(0)[count:]], "updates")
-
-    def nest(ins: list, outs: list) -> tirx.Stmt:
-        data, indices, updates, out = (T.buffer_proxy(b) for b in (*ins, *outs))
-        shape = ins[0].shape
-        part = element_count(shape[count:])
-        with IRBuilder() as builder, T.seq_scope():
-            with T.serial(0, element_count(shape)) as i:
-                out[i] = data[i]
-            with T.serial(0, element_count(ins[1].shape[:-1])) as row:
-                places = [_from_start(indices[row * count + k], shape[k]) for k in range(count)]
-                inside = [c for p, s in zip(places, shape) for c in (p >= 0, p < s)]
-                first = flat_place(places, shape[:count]) * part if count else 0
-                with T.If(tirx.all(*inside) if inside else tirx.const(True, "bool")), T.Then(), T.serial(0, part) as j:
-                    out[first + j] = combine(out[first + j], updates[row * part + j])
-        return builder.get()
-
-    return written(node, nest, node.x(0), node.x(1), updates)
-
-
-def _from_start(index: tirx.PrimExpr, size: tirx.PrimExpr) -> tirx.PrimExpr:
-    index = index.astype("int64")
-    return tirx.Select(index < 0, index + size, index)
+    return write_rows(node, node.x(0), node.x(1), updates, combine)
 
 
 @converter("TensorScatter")

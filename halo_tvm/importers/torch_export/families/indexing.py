@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import torch
-from tvm import relax, te, tirx, topi
+from tvm import relax, te, tirx
 
 from ...meaning.builder import Refused
+from ...meaning.writing import COMBINED, write_elements, write_rows
 from .._call import Call, constant
 from .._registry import converter
 from .masks import places_of_mask, put_where
@@ -116,19 +117,11 @@ def index_put(c: Call) -> relax.Expr:
     order = [*axes, *rest]
     one = tirx.IntImm("int64", 1)
     indices = (c.broadcast(c.as_tensor(c["indices"][axis], "int64"), shape) for axis in axes)
-    joined = [c.reshape(_wrapped_index(c, t, sizes[axis]), [one, *shape]) for t, axis in zip(indices, axes)]
+    joined = [c.reshape(index, [one, *shape]) for index in indices]
     at = joined[0] if len(joined) == 1 else c.emit(relax.op.concat(joined, 0))
-    mode = "add" if c["accumulate"] else "update"
-    moved = c.permute(x, order)
-    out = c.te(lambda x, at, values: topi.scatter_nd(x, at, values, mode), moved, at, values, name="index_put")
+    combine = COMBINED["add" if c["accumulate"] else "update"]
+    out = write_rows(c, c.permute(x, order), at, values, combine, first=True)
     return c.permute(out, [order.index(a) for a in range(len(order))])
-
-
-def _wrapped_index(c: Call, index: relax.Expr, size: tirx.PrimExpr) -> relax.Expr:
-    def compute(index: te.Tensor, size: tirx.PrimExpr) -> te.Tensor:
-        return te.compute(index.shape, lambda *i: _wrap(index[i], size), name="wrap")
-
-    return c.te(compute, index, size, name="wrap")
 
 
 _REDUCTIONS = {
@@ -150,7 +143,7 @@ def scatter(c: Call) -> relax.Expr:
     alone = c.nodes.get("include_self", True) is False  # what is written counts, not what was there
     if how not in _REDUCTIONS or alone and c.dtype == "bool":
         raise Refused(f"reduce={how!r}")
-    at_index = _wrapped_index(c, c.tensor("index", "int64"), c.shape_of("self")[axis])
+    at_index = c.tensor("index", "int64")
     source = c.tensor("src" if "src" in c.nodes else "value", c.dtype)
     where = at_index.ty.shape.values
     if source.ty.ndim == 0:
@@ -160,7 +153,7 @@ def scatter(c: Call) -> relax.Expr:
     size = x.ty.shape.values
 
     def written(x: relax.Expr, source: relax.Expr, mode: str) -> relax.Expr:
-        return c.emit(relax.op.scatter_elements(x, at_index, source, axis, mode))
+        return write_elements(c, x, at_index, source, axis, COMBINED[mode])
 
     def filled(shape: object, value: float) -> relax.Expr:
         return c.broadcast(constant(value, c.dtype), shape)
