@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from tvm import relax, te, tirx, topi
+from tvm import relax, te, tirx
 
 from ..meaning.builder import expr_dtype
 from ..meaning.pointwise import Scalar, const, dtype_of, narrowed, pointwise, widened
@@ -140,8 +140,8 @@ def cumulative(node: Node) -> relax.Expr:
     reverse, exclusive = bool(node.attr("reverse", 0)), bool(node.attr("exclusive", 0))
     x = widened(node, x)
     x = _flipped(node, x, axis) if reverse else x
-    function = topi.cumsum if node.op == "CumSum" else topi.cumprod
-    x = node.te(function, x, axis, expr_dtype(x), exclusive)
+    function = relax.op.cumsum if node.op == "CumSum" else relax.op.cumprod
+    x = node.emit(function(x, axis, expr_dtype(x), exclusive))
     return narrowed(_flipped(node, x, axis) if reverse else x, dtype)
 
 
