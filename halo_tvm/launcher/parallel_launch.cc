@@ -9,8 +9,7 @@
 // A launch offers tasks 0..n-1. Everyone takes the next one that is free, the caller, too: a thread that is asleep, or
 // that the system has put off its core, holds nobody up. Threads begin with the first launch that offers anything. Idle
 // ones spin for a while and then sleep, and so does a caller whose last tasks are with others: on a core that other
-// programs want, whoever yields instead is put off for milliseconds. A thread that has spun in vain before spins for a
-// tenth of that: between the calls of a library others may want its core, as torch does between graphs.
+// programs want, whoever yields instead is put off for milliseconds.
 //
 // A thread that is woken does not begin on the core of whoever wakes it. In virtual machines Linux often puts it there,
 // although others are idle, and it preempts the caller: the call then waits until the thread has done its tasks and has
@@ -44,9 +43,7 @@ struct GroupEnv {
 using Lambda = int (*)(int task, GroupEnv* env, void* closure);
 using Launch = int (*)(Lambda lambda, void* closure, int num_task);
 
-constexpr int64_t kSpinNs = 500000;      // how long a thread spins before it sleeps,
-constexpr int64_t kShortSpinNs = 50000;  // where nothing came in that time
-constexpr int kInVain = 2;               // times in a row
+constexpr int64_t kSpinNs = 500000;  // how long a thread spins before it sleeps
 constexpr int kPauses = 64;          // between two looks at the clock: 1 to 3 us
 constexpr int64_t kSmallNs = 8000;   // a loop below this is not worth another thread
 constexpr int kPieces = 8;           // pieces per thread of a loop that is thought to be small,
@@ -69,9 +66,9 @@ int64_t now_ns() {
   return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-// Spins until `ready()`, at most for `limit`; whether it was.
+// Spins until `ready()`, at most for kSpinNs; whether it was.
 template <typename Ready>
-bool spin(Ready ready, int64_t limit = kSpinNs) {
+bool spin(Ready ready) {
   for (int64_t start = 0;;) {
     for (int i = 0; i < kPauses; ++i) {
       if (ready()) return true;
@@ -80,7 +77,7 @@ bool spin(Ready ready, int64_t limit = kSpinNs) {
     int64_t now = now_ns();
     if (start == 0) {
       start = now;
-    } else if (now - start >= limit) {
+    } else if (now - start >= kSpinNs) {
       return false;
     }
   }
@@ -222,11 +219,9 @@ class Pool : public AnyPool {
 
   void serve() {
     inside = true;
-    for (int in_vain = 0;;) {
-      int64_t limit = in_vain < kInVain ? kSpinNs : kShortSpinNs;
-      while (spin([this] { return take(); }, limit)) {
+    while (true) {
+      while (spin([this] { return take(); })) {
       }
-      int64_t idle_since = now_ns() - limit;
       pthread_mutex_lock(&mutex_);
       asleep_.fetch_add(1, std::memory_order_seq_cst);
       // Once only: a loop that is over by the time its sleepers are awake will soon be followed by another.
@@ -235,7 +230,6 @@ class Pool : public AnyPool {
       bool ends = stopping_;
       pthread_mutex_unlock(&mutex_);
       if (ends) return;
-      in_vain = now_ns() - idle_since < kSpinNs ? 0 : in_vain < kInVain ? in_vain + 1 : kInVain;
     }
   }
 

@@ -151,25 +151,6 @@ def test_a_thread_that_is_woken_too_late_waits_for_the_next_loop(tmp_path: Path)
         assert slept < 240  # of 2,400 calls
 
 
-@two_cpus
-def test_a_thread_that_has_waited_in_vain_waits_for_less(tmp_path: Path) -> None:
-    """Between calls that are far apart others may want its core."""
-    x, rounds = np.ones(64, np.float32), np.array([20_000], np.float32)
-    with load(tiny.write_busy(tmp_path / "busy.halo"), threads=2) as module:
-        thread = pool_thread(module, x, rounds)
-
-        def computed_ns() -> int:
-            return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[0])
-
-        def waited_ns() -> int:
-            module(x, rounds)
-            before = computed_ns()
-            time.sleep(0.003)
-            return computed_ns() - before
-
-        assert sorted(waited_ns() for _ in range(5 + 20))[10] < 250_000  # 500,000 without
-
-
 def test_callers_queue_and_a_queued_run_keeps_its_place(busy: Module) -> None:
     rounds = np.array([50], np.float32)
     answers: dict[int, np.ndarray] = {}
