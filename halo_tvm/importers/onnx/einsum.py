@@ -1,9 +1,16 @@
-"""Einsum: two operands as one matrix product where every letter allows it, else a sum over all contracted letters."""
+"""Einsum: two operands as one matrix product where every letter allows it, else a sum over all contracted letters.
+
+Of more operands two are joined at a time, first those of which one has no letters of its own: a sum over the letters of
+all at once would take as many steps as the product of all sizes.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 import string
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm import relax, te
@@ -15,6 +22,9 @@ from ..meaning.pointwise import Scalar, const, narrowed, widened
 from ..meaning.sizes import Dim
 from ._node import Node
 from ._registry import converter
+from ._spell import derived
+
+_OPEN = 64  # of a size that is not known, to compare costs
 
 
 @dataclass(frozen=True)
@@ -47,11 +57,42 @@ def einsum(node: Node) -> relax.Expr:
         same_sizes(node, x, [None if is_one(d) else sizes[c] for c, d in zip(letters, expr_shape(x))], "an operand")
         for letters, x in zip(equation.operands, xs)
     ]
+    terms = list(equation.operands)
+    while len(terms) > 2:
+        first, second = _next_pair(terms, equation.result, sizes)
+        one, other = terms[first], terms.pop(second)
+        kept = _kept(one, other, [*terms[:first], *terms[first + 1 :], equation.result])
+        xs[first] = _joined(node, _Equation((one, other), kept), [xs[first], xs.pop(second)], sizes)
+        terms[first] = kept
+    return narrowed(_joined(node, _Equation(tuple(terms), equation.result), xs, sizes), node.dtype(0))
+
+
+def _next_pair(terms: Sequence[str], result: str, sizes: Mapping[str, Dim]) -> tuple[int, int]:
+    """Which two of `terms` to join: the one with all letters of the other, else those whose result saves the most."""
+
+    def elements(letters: str) -> int:
+        known = (sizes[c] for c in letters)
+        return math.prod(size if isinstance(size, int) else _OPEN for size in known)
+
+    def cost(pair: tuple[int, int]) -> tuple[bool, int]:
+        one, other = (terms[i] for i in pair)
+        rest = [term for i, term in enumerate(terms) if i not in pair]
+        apart = not (set(one) <= set(other) or set(other) <= set(one))
+        return apart, elements(_kept(one, other, [*rest, result])) - elements(one) - elements(other)
+
+    return min(itertools.combinations(range(len(terms)), 2), key=cost)
+
+
+def _kept(one: str, other: str, rest: Sequence[str]) -> str:
+    """The letters of two terms that others have, too: first those that both have."""
+    needed = [c for c in dict.fromkeys(one + other) if any(c in term for term in rest)]
+    return "".join(sorted(needed, key=lambda c: not (c in one and c in other)))
+
+
+def _joined(node: Node, equation: _Equation, xs: list[relax.Expr], sizes: dict[str, Dim]) -> relax.Expr:
     if _is_product(node, equation, xs, sizes):
-        out = _product(node, equation, xs, sizes)
-    else:
-        out = _general(node, equation, xs)
-    return narrowed(out, node.dtype(0))
+        return _product(node, equation, xs, sizes)
+    return _general(node, equation, xs)
 
 
 def _parsed(node: Node, text: str, ranks: list[int]) -> _Equation:
@@ -108,12 +149,16 @@ def _product(node: Node, equation: _Equation, xs: list[relax.Expr], sizes: dict[
 
     def matrix(x: relax.Expr, letters: str, first: list[str], second: list[str]) -> relax.Expr:
         order = [letters.index(c) for c in [*batch, *first, *second]]
+        shape = [*lead, node.sizes.product([sizes[c] for c in first]), node.sizes.product([sizes[c] for c in second])]
+        known = node.known(x)
+        if known is not None and not batch and all(isinstance(size, int) for size in shape):  # a weight: no data moves
+            name = "".join(["_", *first, "_", *second])
+            return node.weight(
+                derived(known, lambda: known.array.transpose(order).reshape(shape), known.dtype, shape, suffix=name)
+            )
         if order != list(range(len(order))):
             x = node.emit(relax.op.permute_dims(x, order))
-        if len(first) == len(second) == 1:
-            return x
-        shape = [*lead, node.sizes.product([sizes[c] for c in first]), node.sizes.product([sizes[c] for c in second])]
-        return node.emit(relax.op.reshape(x, shape))
+        return x if len(first) == len(second) == 1 else node.emit(relax.op.reshape(x, shape))
 
     a, b = matrix(xs[0], left, rows, inner), matrix(xs[1], right, inner, columns)
     out = node.emit(relax.op.matmul(a, b))

@@ -174,6 +174,9 @@ def test_float8_bit_by_bit(to, saturate) -> None:
         ("abc,cd->dab", [(2, 3, 5), (5, 4)]),
         ("ii->i", [(5, 5)]),
         ("ij,jk,kl", [(2, 3), (3, 5), (5, 4)]),
+        ("blef,efd,ble->bld", [(2, 3, 4, 5), (4, 5, 6), (2, 3, 4)]),
+        ("ab,ac,bd,e->cd", [(2, 3), (2, 4), (3, 5), (7,)]),
+        ("ai,bi,ci,di->abcd", [(2, 5), (3, 5), (2, 5), (4, 5)]),
     ],
 )
 @pytest.mark.sampled(1)
