@@ -25,6 +25,8 @@ _BYTES = ("int8", "uint8")
 
 def keep_bytes(mod: tvm.IRModule) -> tvm.IRModule:
     """`mod`, whose functions have patterns, with the bytes in front of such sums apart from what reads them."""
+    if not any(str(getattr(b.var.ty, "dtype", "")) in _BYTES for b in bindings(mod["main"])):
+        return mod
     chains = _Chains(mod)
     return kept_apart(mod, {q for sum_ in chains.sums() if (q := chains.later_bytes(sum_)) is not None})
 

@@ -24,8 +24,8 @@ from ._pointwise import BINARY, UNARY, operands_of, pointwise_of
 from ._rewrite import BlockMutator
 from .graph_pass import Context, Pass, Report, op_name, replace_main, shaped
 
-# Operators that treat every row by itself: their data arguments come first, then weights.
 _BYTES = ("int8", "uint8")
+# Operators that treat every row by itself: their data arguments come first, then weights.
 _ROW_OPERATORS = ("linear", "linear_integer", "layer_norm", "rms_norm")
 
 
