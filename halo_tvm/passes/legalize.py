@@ -18,7 +18,7 @@ from ..relay_ops.operator import OVERRIDE, attrs_of, operator_of
 from ..relay_ops.parts.activation import ACTIVATIONS, Activation
 from . import _casts, _division, _extremes, _sums, _zeros
 from ._data_dependent import lower_data_dependent
-from ._scans import lower_scans
+from ._in_order import lower_in_order
 from .graph_pass import Context, Pass, Report, rebuild, replace_main
 from .name_rows import name_rows
 
@@ -56,7 +56,7 @@ class Legalize(Pass):
             **_zeros.lowerings(_division.lowerings()),
             **{a.op: _activation(name, a) for name, a in ACTIVATIONS.items() if a.op},
         }
-        mod = lower_data_dependent(mod if context.target.spec.gpu else lower_scans(mod))
+        mod = lower_data_dependent(mod if context.target.spec.gpu else lower_in_order(mod))
         with context.target.tvm:
             mod = relax.backend.DispatchSortScan()(mod)
         mod = relax.transform.LegalizeOps(own)(mod)

@@ -8,7 +8,7 @@ from ..meaning.broadcast import same_sizes
 from ..meaning.pooling import global_pooling, places, pooling
 from ..meaning.sizes import Dim
 from ..meaning.windows import Window, is_static
-from ..meaning.writing import COMBINED, write_elements
+from ..meaning.writing import write_elements
 from ._node import Node
 from ._registry import converter
 from ._windows import window_of
@@ -78,7 +78,7 @@ def max_unpool(node: Node) -> relax.Expr:
     flat = node.emit(relax.op.reshape(node.x(0), [count]))
     places = node.emit(relax.op.reshape(same_sizes(node, node.x(1), shape, "indices"), [count]))
     empty = node.emit(relax.op.zeros(relax.ShapeExpr([total]), node.dtype(0)))
-    image = node.emit(relax.op.reshape(write_elements(node, empty, places, flat, 0, COMBINED["update"]), full))
+    image = node.emit(relax.op.reshape(write_elements(node, empty, places, flat, 0, "update"), full))
     if not node.has(2):
         return image
     # Indices count in the image that the windows make; a larger output_shape adds zeros behind it.

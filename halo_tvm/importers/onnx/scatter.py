@@ -9,7 +9,7 @@ from tvm import relax, te, tirx
 
 from ..meaning.broadcast import at_most, same_sizes
 from ..meaning.builder import expr_shape
-from ..meaning.writing import COMBINED, Combine, write_elements, write_rows
+from ..meaning.writing import write_elements, write_rows
 from ._node import Node
 from ._registry import converter
 
@@ -17,11 +17,11 @@ from ._registry import converter
 _REDUCTIONS = {"none": "update", **{name: name for name in ("add", "mul", "max", "min")}}
 
 
-def _reduction(node: Node) -> Combine:
+def _reduction(node: Node) -> str:
     name = node.attr("reduction", "none")
     node.refuse_unless(name in _REDUCTIONS, f"reduction {name} is not known")
     node.refuse_unless(name == "none" or node.dtype(0) != "bool", f"reduction {name} of booleans")
-    return COMBINED[_REDUCTIONS[name]]
+    return _REDUCTIONS[name]
 
 
 @converter("ScatterElements", "Scatter")
@@ -36,13 +36,13 @@ def scatter_elements(node: Node) -> relax.Expr:
 @converter("ScatterND")
 def scatter_nd(node: Node) -> relax.Expr:
     """Every row of the indices names an element or a part of the data, which an update replaces or joins."""
-    combine = _reduction(node)
+    how = _reduction(node)
     count = node.shape(1)[-1]
     node.refuse_unless(
         isinstance(count, int) and count <= node.rank(0), f"expected at most {node.rank(0)} indices per row"
     )
     updates = same_sizes(node, node.x(2), [*node.shape(1)[:-1], *node.shape(0)[count:]], "updates")
-    return write_rows(node, node.x(0), node.x(1), updates, combine)
+    return write_rows(node, node.x(0), node.x(1), updates, how)
 
 
 @converter("TensorScatter")

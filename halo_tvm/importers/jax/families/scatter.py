@@ -10,9 +10,10 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ....extremes import maximum, minimum
+from ....relay_ops.parts.in_order import element_count, flat_place, places_of
 from ...meaning.pointwise import Scalar
 from ...meaning.sizes import prim
-from ...meaning.writing import element_count, flat_place, places_of, written
+from ...meaning.writing import write
 from .._primitive import Primitive
 from .._registry import converter
 from .._values import Value
@@ -67,4 +68,4 @@ def scatter(c: Primitive) -> Value:
                     out[target] = join(out[target], updates[i])
         return builder.get()
 
-    return written(c, nest, c.x(0), c.x(1), c.x(2))
+    return write(c, nest, c.x(0), c.x(1), c.x(2))

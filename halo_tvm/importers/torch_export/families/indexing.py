@@ -8,7 +8,7 @@ import torch
 from tvm import relax, te, tirx
 
 from ...meaning.builder import Refused
-from ...meaning.writing import COMBINED, write_elements, write_rows
+from ...meaning.writing import rows_of, write_rows
 from .._call import Call, constant
 from .._registry import converter
 from .masks import places_of_mask, put_where
@@ -119,8 +119,7 @@ def index_put(c: Call) -> relax.Expr:
     indices = (c.broadcast(c.as_tensor(c["indices"][axis], "int64"), shape) for axis in axes)
     joined = [c.reshape(index, [one, *shape]) for index in indices]
     at = joined[0] if len(joined) == 1 else c.emit(relax.op.concat(joined, 0))
-    combine = COMBINED["add" if c["accumulate"] else "update"]
-    out = write_rows(c, c.permute(x, order), at, values, combine, first=True)
+    out = write_rows(c, c.permute(x, order), at, values, "add" if c["accumulate"] else "update", first=True)
     return c.permute(out, [order.index(a) for a in range(len(order))])
 
 
@@ -153,7 +152,10 @@ def scatter(c: Call) -> relax.Expr:
     size = x.ty.shape.values
 
     def written(x: relax.Expr, source: relax.Expr, mode: str) -> relax.Expr:
-        return write_elements(c, x, at_index, source, axis, COMBINED[mode])
+        rows = rows_of(c, at_index, x, axis)
+        if rows is not None:
+            return c.emit(relax.op.scatter_nd(x, rows, source, mode))
+        return c.emit(relax.op.scatter_elements(x, at_index, source, axis, mode))
 
     def filled(shape: object, value: float) -> relax.Expr:
         return c.broadcast(constant(value, c.dtype), shape)
