@@ -115,10 +115,13 @@ def test_sums_of_bytes_that_saturate_are_no_error(tmp_path: Path, capsys: pytest
 
 
 def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
-    nodes = [helper.make_node("CumSum", ["x", "axis"], ["y"], reverse=1)]
-    model = model_of(nodes, [3, 4], {"y": [3, 4]}, 18, axis=np.array(1, np.int64))
+    nodes = [helper.make_node("ScatterND", ["x", "rows", "updates"], ["y"])]
+    held = {"rows": np.array([[2], [0]]), "updates": np.ones((2, 4), np.float32)}
+    model = model_of(nodes, [3, 4], {"y": [3, 4]}, 18, **held)
     imported = import_proto(model, name="net")  # not for export: its node becomes kernels
-    with pytest.raises(UnsupportedModel, match=r"expected operators with an ONNX spelling, found\n.*the kernel cumsum"):
+    with pytest.raises(
+        UnsupportedModel, match=r"expected operators with an ONNX spelling, found\n.*the kernel scatternd"
+    ):
         write_onnx(imported, tmp_path / "net.onnx", PLAIN)
     assert not list(tmp_path.iterdir())
     with pytest.raises(UsageError, match="expected an opset from 18 to 24, found 25"):
