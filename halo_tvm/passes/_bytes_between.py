@@ -9,7 +9,6 @@ with what reads it: f becomes a part of the function that adds.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 import tvm
@@ -17,15 +16,15 @@ from tvm import relax, tirx
 
 from ..relay_ops.operator import op_name, same_places
 from ._cast_operands import kept_apart
-from .graph_pass import bindings
+from ._pointwise import BYTES
+from .graph_pass import bindings, users_of
 
 _ELEMENTWISE, _PRODUCT = (0, 1), 4  # TVM's OpPatternKind: kElemWise and kBroadcast, kOutEWiseFusable
-_BYTES = ("int8", "uint8")
 
 
 def keep_bytes(mod: tvm.IRModule) -> tvm.IRModule:
     """`mod`, whose functions have patterns, with the bytes in front of such sums apart from what reads them."""
-    if not any(str(getattr(b.var.ty, "dtype", "")) in _BYTES for b in bindings(mod["main"])):
+    if not any(str(getattr(b.var.ty, "dtype", "")) in BYTES for b in bindings(mod["main"])):
         return mod
     chains = _Chains(mod)
     return kept_apart(mod, {q for sum_ in chains.sums() if (q := chains.later_bytes(sum_)) is not None})
@@ -44,13 +43,10 @@ class _Chains:
         self._mod = mod
         self._calls: dict[relax.Var, relax.Call] = {}
         self._numbers: dict[relax.Var, int] = {}
-        self._uses: Counter[relax.Var] = Counter()
+        self._users = users_of(mod["main"])
         for number, binding in enumerate(bindings(mod["main"])):
             if op_name(binding.value) == "relax.call_tir":
                 self._calls[binding.var], self._numbers[binding.var] = binding.value, number
-            relax.analysis.post_order_visit(
-                binding.value, lambda e: self._uses.update([e]) if isinstance(e, relax.Var) else None
-            )
 
     def sums(self) -> list[relax.Var]:
         """Element by element results of two tensors of their shape that are computed."""
@@ -66,10 +62,10 @@ class _Chains:
     def _end(self, var: relax.Var) -> _End | None:
         """None where anything else reads what is between the product and `var`, or there is none."""
         rounded = None
-        while self._uses[var] == 1:
+        while len(self._users.get(var, ())) == 1:
             if self._pattern(var) == _PRODUCT:
                 return _End(self._numbers[var], rounded)
-            if rounded is None and str(var.ty.dtype) in _BYTES:
+            if rounded is None and str(var.ty.dtype) in BYTES:
                 rounded = var
             made = self._made(var)
             if self._pattern(var) not in _ELEMENTWISE or len(made) != 1:

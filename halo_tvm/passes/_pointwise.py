@@ -17,6 +17,7 @@ from ..tir_schedules.injective.nest import Nest
 from ..tir_schedules.stages import is_at
 from .graph_pass import shaped
 
+BYTES = ("int8", "uint8")
 # Operators that make every element of the same element of their operands, or of one of a row for all.
 UNARY = {
     "relax.nn.relu",

@@ -23,10 +23,10 @@ from tvm import ir, relax, te
 from ..relay_ops.operator import op_name, same_places
 from ..relay_ops.parts.activation import ACTIVATIONS, erf, sigmoid
 from ._kernels import Kernel, with_kernels
+from ._pointwise import BYTES
 from .graph_pass import Context, Pass, Report, bindings
 
-_BYTES = ("int8", "uint8")
-_TYPES = (*_BYTES, "int16", "uint16", "int32", "float32")  # on the way
+_TYPES = (*BYTES, "int16", "uint16", "int32", "float32")  # on the way
 _KERNEL = "byte_table"
 _LEAST = 16  # operations of what a table replaces: it is read element by element
 _SEVERAL = 10  # operations that an exponential or a function of that kind counts for
@@ -77,7 +77,7 @@ def _tables(func: relax.Function) -> dict[relax.Var, _OfByte]:
             if made is None:
                 continue
             known[var], operations[var] = made, function.operations
-            if made.values.dtype.name in _BYTES and sum(operations[step] for step in made.steps) >= _LEAST:
+            if made.values.dtype.name in BYTES and sum(operations[step] for step in made.steps) >= _LEAST:
                 found[var] = made
     return found
 
@@ -108,7 +108,7 @@ def _made(
 
 
 def _byte(arg: relax.Expr) -> _OfByte | None:
-    if not isinstance(arg, relax.Var) or str(getattr(arg.ty, "dtype", "")) not in _BYTES:
+    if not isinstance(arg, relax.Var) or str(getattr(arg.ty, "dtype", "")) not in BYTES:
         return None
     return _OfByte(arg, np.arange(256, dtype=np.uint8).view(str(arg.ty.dtype)), frozenset())
 

@@ -24,11 +24,11 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
-from ..relay_ops.operator import number_of, same_places
+from ..relay_ops.operator import number_of
 from ._decomposed import activation_of
 from ._rewrite import rewrite_calls
 from ._statistics import statistic_of
-from .graph_pass import Context, Pass, Report, op_name
+from .graph_pass import Context, Pass, Report, op_name, same_type
 
 # What is written twice, as a mean for the norm and for its variance, is one to the rules below and to lifts.
 _TIDY = (relax.transform.Normalize, relax.transform.EliminateCommonSubexpr, relax.transform.CanonicalizeBindings)
@@ -50,18 +50,18 @@ def _canonical(call: relax.Call, value: Callable[[relax.Expr], relax.Expr]) -> t
         return statistic
     if name == "relax.multiply":
         found = activation_of(call, value)
-        if found is not None and _same_type(found[1], call):
+        if found is not None and same_type(found[1].ty, call.ty):
             activation, x = found
             return getattr(relax.op.nn, activation)(x), f"decomposed {activation}"
-    if name == "relax.power" and number_of(call.args[1]) == 2.0 and _same_type(call.args[0], call):
+    if name == "relax.power" and number_of(call.args[1]) == 2.0 and same_type(call.args[0].ty, call.ty):
         return relax.op.multiply(call.args[0], call.args[0]), "power of two as product"
-    if name == "relax.divide" and str(call.ty.dtype) == "float32" and _same_type(call.args[0], call):
+    if name == "relax.divide" and str(call.ty.dtype) == "float32" and same_type(call.args[0].ty, call.ty):
         inverse = _exact_inverse(number_of(call.args[1]))
         if inverse is not None:
             return relax.op.multiply(call.args[0], relax.const(inverse, "float32")), "division by a constant as product"
     if name == "relax.divide" and number_of(call.args[0]) == 1.0 and op_name(value(call.args[1])) == "relax.sqrt":
         root = value(call.args[1])
-        if _same_type(root, call):
+        if same_type(root.ty, call.ty):
             return relax.op.rsqrt(root.args[0]), "inverse of a square root"
     if name in ("relax.multiply", "relax.add") and _comes_second(*call.args):
         return getattr(relax.op, name.removeprefix("relax."))(call.args[1], call.args[0]), "operands exchanged"
@@ -82,7 +82,3 @@ def _exact_inverse(divisor: float | None) -> float | None:
         return None
     inverse = 1.0 / divisor
     return inverse if 2.0**-126 <= abs(inverse) <= 2.0**127 else None
-
-
-def _same_type(x: relax.Expr, call: relax.Call) -> bool:
-    return same_places(x.ty, call.ty) and x.ty.dtype == call.ty.dtype

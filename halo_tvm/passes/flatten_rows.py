@@ -20,11 +20,10 @@ from tvm import relax
 
 from ..dimensions import integers_of
 from ..relay_ops.operator import number_of, operator_of, same_dimension, same_places, same_shape
-from ._pointwise import BINARY, UNARY, operands_of, pointwise_of
+from ._pointwise import BINARY, BYTES, UNARY, operands_of, pointwise_of
 from ._rewrite import BlockMutator
 from .graph_pass import Context, Pass, Report, op_name, replace_main, shaped
 
-_BYTES = ("int8", "uint8")
 # Operators that treat every row by itself: their data arguments come first, then weights.
 _ROW_OPERATORS = ("linear", "linear_integer", "layer_norm", "rms_norm")
 
@@ -137,12 +136,12 @@ class _Flattener(BlockMutator):
         A kernel in front then ends with bytes, and what reads `x` reads these.
         """
         call = self.builder_.lookup_binding(x) if isinstance(x, relax.Var) else None
-        if op_name(call) not in UNARY | BINARY or str(x.ty.dtype) in _BYTES:
+        if op_name(call) not in UNARY | BINARY or str(x.ty.dtype) in BYTES:
             return None
         data, *numbers = call.args
         if any(number_of(number) is None or number.ty.ndim for number in numbers) or not same_places(data.ty, x.ty):
             return None
-        if str(data.ty.dtype) not in _BYTES and self._of_bytes(data) is None:
+        if str(data.ty.dtype) not in BYTES and self._of_bytes(data) is None:
             return None
         return relax.Call(call.op, [self._as_matrix(data), *numbers], call.attrs, call.ty_args)
 

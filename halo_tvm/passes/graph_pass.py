@@ -17,7 +17,7 @@ from tvm import relax
 from ..errors import UnknownName, UsageError
 from ..params import ParamTable, Shared
 from ..relay_ops import OPERATORS
-from ..relay_ops.operator import op_name, same_shape
+from ..relay_ops.operator import op_name, same_places
 from ..targets import Target
 from .scheme_ladder import Rung
 
@@ -120,8 +120,7 @@ def bindings(func: relax.Function) -> list[relax.VarBinding]:
 def same_type(a: relax.Type, b: relax.Type) -> bool:
     """Whether both are tensors of one element type and of equal, known shape."""
     tensors = isinstance(a, relax.TensorType) and isinstance(b, relax.TensorType) and a.dtype == b.dtype
-    known = tensors and isinstance(a.shape, relax.ShapeExpr) and isinstance(b.shape, relax.ShapeExpr)
-    return known and same_shape(a.shape.values, b.shape.values)
+    return tensors and same_places(a, b)
 
 
 def users_of(func: relax.Function) -> dict[relax.Var, frozenset[relax.Var | None]]:

@@ -14,7 +14,6 @@ Numerics
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,11 +22,12 @@ import tvm
 from tvm import relax
 
 from ..relay_ops.operator import number_of, op_name, same_places
+from ._pointwise import BYTES
 from ._rewrite import rewrite_calls
-from .graph_pass import Context, Pass, Report, bindings
+from .graph_pass import Context, Pass, Report, bindings, users_of
 from .weights import WeightEditor
 
-_BOUNDS = {"relax.maximum": relax.op.maximum, "relax.minimum": relax.op.minimum}
+_BOUNDS = ("relax.maximum", "relax.minimum")
 _LEAST = 1e-12  # of scales: quotients of weights by less may be infinite
 _Value = Callable[[relax.Expr], relax.Expr]
 
@@ -49,14 +49,7 @@ class GridScales(Pass):
 class _Scales:
     def __init__(self, func: relax.Function, editor: WeightEditor) -> None:
         self.editor = editor
-        self._uses: Counter[relax.Var] = Counter()
-        relax.analysis.post_order_visit(func.body, self._count)
-
-    def _count(self, expr: relax.Expr) -> None:
-        if isinstance(expr, relax.Call):
-            self._uses.update(arg for arg in expr.args if isinstance(arg, relax.Var))
-        elif isinstance(expr, relax.Tuple):
-            self._uses.update(field for field in expr.fields if isinstance(field, relax.Var))
+        self._users = users_of(func)
 
     def into_terms(self, call: relax.Call, value: _Value) -> tuple[relax.Expr, str] | None:
         """The rule: `call` of round with the scale of what it rounds in the terms of that."""
@@ -91,7 +84,7 @@ class _Scales:
 
     def _terms(self, x: relax.Expr, value: _Value) -> list[relax.Expr]:
         """What a factor of `x` goes to; none where `x` itself is to be multiplied."""
-        if not isinstance(x, relax.Var) or self._uses[x] != 1:
+        if not isinstance(x, relax.Var) or len(self._users.get(x, ())) != 1:
             return []
         made = value(x)
         name = op_name(made)
@@ -120,7 +113,7 @@ class _Scales:
 
 def _is_of_bytes(x: relax.Expr, value: _Value) -> bool:
     """Whether `x` is bytes less their zero point."""
-    while str(x.ty.dtype) not in ("int8", "uint8"):
+    while str(x.ty.dtype) not in BYTES:
         made = value(x)
         if op_name(made) not in ("relax.astype", "relax.subtract", "relax.reshape"):
             return False

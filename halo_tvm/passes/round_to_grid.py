@@ -21,11 +21,11 @@ import tvm
 from tvm import ir, relax, te, tirx
 
 from ..relay_ops.operator import number_of, op_name, same_places
+from ..tir_schedules.code.vector_math import ROUND  # 1.5 * 2^23, whose last 16 bits are 0
 from ._kernels import Kernel, with_kernels
 from .graph_pass import Context, Pass, Report, bindings
 
 _KERNEL = "round_to_grid"
-_WHOLE = 1.5 * 2.0**23  # its last 16 bits are 0
 _LARGEST = 1 << 17  # of bounds, far from where that ends
 _Value = Callable[[relax.Expr], relax.Expr]
 
@@ -72,7 +72,7 @@ class _Grid:
 
         def integer(*i: ir.Expr) -> ir.Expr:
             inside = tirx.min(tirx.max(x[i], low), high)  # the second of two where they do not compare
-            whole = tirx.reinterpret("int32", inside + tirx.const(_WHOLE, "float32"))
+            whole = tirx.reinterpret("int32", inside + tirx.const(ROUND, "float32"))
             return (whole + tirx.const(int(self.zero), "int32") if self.zero else whole).astype(self.dtype)
 
         return te.compute(x.shape, integer, name=_KERNEL)

@@ -50,6 +50,22 @@ def test_rows_of_messages(how: str) -> None:
     )
 
 
+@pytest.mark.parametrize("wide", [False, True], ids=["elements", "rows"])
+def test_an_index_outside_writes_to_no_other_memory(wide: bool) -> None:
+    """Torch refuses it. The last row takes it, before any target's kernel sees it."""
+
+    class Added(nn.Module):
+        def forward(self, x: Tensor, at: Tensor, updates: Tensor) -> Tensor:
+            return x.scatter_add(0, at[:, :1].expand_as(updates) if wide else at, updates)
+
+    x, updates, at = torch.zeros(4, 8), torch.ones(3, 8), torch.zeros(3, 8, dtype=torch.int64)
+    program, _ = compiled(Added(), x, at, updates)
+    assert any("wrap" in f.function for f in program.reports.schedule.functions)
+    at[1], at[2] = 1 << 40, -(1 << 40)
+    (found,) = program(x.numpy(), at.numpy(), updates.numpy()).values()
+    np.testing.assert_array_equal(found.sum(1), [16, 0, 0, 8])
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_elements_along_each_axis(axis: int) -> None:
     """Places of their own, of fewer elements than the data has along the other axes."""

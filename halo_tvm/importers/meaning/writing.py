@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tvm import relax, tirx
 
+from ...dimensions import is_one
 from ...relay_ops.parts.in_order import COMBINED, Nest, elements_written, rows_written, written
 from .builder import Builder
 from .sizes import prim
@@ -39,12 +40,8 @@ def rows_of(builder: Builder, indices: relax.Expr, data: relax.Expr, axis: int) 
     source = call.args[0]
     sizes = [*getattr(getattr(source.ty, "shape", None), "values", ())]
     rest = zip(indices.ty.shape.values[1:], data.ty.shape.values[1:])
-    if len(sizes) != data.ty.ndim or len(sizes) < 2 or not all(_is(size, 1) for size in sizes[1:]):
+    if len(sizes) != data.ty.ndim or len(sizes) < 2 or not all(map(is_one, sizes[1:])):
         return None
-    if not all(isinstance(size, tirx.IntImm) and _is(of_data, int(size)) for size, of_data in rest):
+    if not all(isinstance(d, tirx.IntImm) and isinstance(n, tirx.IntImm) and int(d) == int(n) for d, n in rest):
         return None
     return builder.emit(relax.op.reshape(source, [sizes[0], prim(1)]))
-
-
-def _is(size: object, number: int) -> bool:
-    return isinstance(size, tirx.IntImm) and int(size) == number

@@ -123,6 +123,13 @@ def index_put(c: Call) -> relax.Expr:
     return c.permute(out, [order.index(a) for a in range(len(order))])
 
 
+def _wrapped_index(c: Call, index: relax.Expr, size: tirx.PrimExpr) -> relax.Expr:
+    def compute(index: te.Tensor, size: tirx.PrimExpr) -> te.Tensor:
+        return te.compute(index.shape, lambda *i: _wrap(index[i], size), name="wrap")
+
+    return c.te(compute, index, size, name="wrap")
+
+
 _REDUCTIONS = {
     None: "update",
     "add": "add",
@@ -142,9 +149,11 @@ def scatter(c: Call) -> relax.Expr:
     alone = c.nodes.get("include_self", True) is False  # what is written counts, not what was there
     if how not in _REDUCTIONS or alone and c.dtype == "bool":
         raise Refused(f"reduce={how!r}")
-    at_index = c.tensor("index", "int64")
+    given, length = c.tensor("index", "int64"), c.shape_of("self")[axis]
+    rows = rows_of(c, given, x, axis)
+    at_index = _wrapped_index(c, given if rows is None else rows, length)
     source = c.tensor("src" if "src" in c.nodes else "value", c.dtype)
-    where = at_index.ty.shape.values
+    where = given.ty.shape.values
     if source.ty.ndim == 0:
         source = c.broadcast(source, where)
     elif not c.translator.same_shape(source.ty, where):  # what lies beyond the index is not read
@@ -152,9 +161,8 @@ def scatter(c: Call) -> relax.Expr:
     size = x.ty.shape.values
 
     def written(x: relax.Expr, source: relax.Expr, mode: str) -> relax.Expr:
-        rows = rows_of(c, at_index, x, axis)
         if rows is not None:
-            return c.emit(relax.op.scatter_nd(x, rows, source, mode))
+            return c.emit(relax.op.scatter_nd(x, at_index, source, mode))
         return c.emit(relax.op.scatter_elements(x, at_index, source, axis, mode))
 
     def filled(shape: object, value: float) -> relax.Expr:
