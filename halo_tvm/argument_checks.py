@@ -6,7 +6,7 @@ Before -> after, in a module
     main(x, w): work    ->    main(x, w): halo_dense(x, w); work
 Serves
     functions for CPUs that only the virtual machine calls. It makes the tensors between them, and checks ranks, types
-    and sizes of those that enter, but not whether these are dense: `launcher/dense_arguments.cc` does
+    and sizes of those that enter, but not whether these are dense: `launcher/tensors.cc` does
 Leaves alone
     assertions in the work itself, and functions in which something else stands between TVM's checks
 What TVM makes of a check that fails is nine tenths of the code of a function's entry, and of small functions the larger

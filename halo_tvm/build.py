@@ -30,6 +30,7 @@ from .imported import UNBOUNDED
 from .known_sizes import KnownSizes
 from .memory_plan import PlanActivations
 from .object_cache import ObjectCache
+from .passes.graph_pass import is_part
 from .phase_reports import DeviceCode
 from .shape_functions import order_shape_functions
 from .source_names import source_names
@@ -119,7 +120,9 @@ def planned_bytes(
             itemsize = 1 if name.endswith("storage") else itemsize_of(expr.ty.dtype)
             total += itemsize * math.prod(size_of(dim, highest) for dim in expr.args[0].values)
 
-    relax.analysis.post_order_visit(lowered["main"], visit)
+    for gvar, func in lowered.functions_items():
+        if gvar.name_hint == "main" or is_part(func):
+            relax.analysis.post_order_visit(func, visit)
     return total
 
 

@@ -67,7 +67,7 @@ def _unsure(mod: tvm.IRModule) -> dict[ir.GlobalVar, set[int]]:
     for _, func in mod.functions_items():
         if not isinstance(func, relax.Function):
             continue
-        shapes = (getattr(param.ty, "shape", None) for param in func.params)
+        shapes = (p.ty if isinstance(p.ty, relax.ShapeType) else getattr(p.ty, "shape", None) for p in func.params)
         sizes = [dim for shape in shapes for dim in getattr(shape, "values", ()) if isinstance(dim, ir.Var)]
 
         def visit(call: relax.Expr, sizes: Sequence[ir.Var] = sizes) -> None:

@@ -4,7 +4,8 @@ Before -> after, in a main whose kernels write to tensors they are given
     alloc = builtin.alloc_tensor([m, 512]);  f(x, alloc)
         ->   storage = memory.alloc_storage([bytes]);  alloc = memory.alloc_tensor(storage, 0, [m, 512]);  f(x, alloc)
 Serves
-    tensors whose size is bounded, which kernels write and read and reshapes, and tuples of them, view
+    tensors whose size is bounded, which kernels write and read and reshapes, and tuples of them, view; of main, and of
+    functions that compute a part of a batch, which leave none to their caller
 Leaves alone
     results, and what anything else than a kernel or a view uses: branches, loops, calls of the runtime
     tensors of unbounded size: TVM's own plan, which goes through the tensors in their order, shares them
@@ -22,6 +23,7 @@ import tvm
 from tvm import ir, relax, tirx
 
 from .dimensions import itemsize_of
+from .passes.graph_pass import is_part
 
 ALIGNMENT = 64  # bytes: a cache line, the widest vector
 _VIEWS = ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_copy")
@@ -45,7 +47,7 @@ class PlanActivations:
     def transform_module(self, mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
         out = mod.clone()
         for gvar, func in mod.functions_items():
-            if gvar.name_hint != "main" and not (func.attrs and "halo.params" in func.attrs):
+            if gvar.name_hint != "main" and not (func.attrs and "halo.params" in func.attrs) and not is_part(func):
                 continue  # no entry point: a kernel, or what an importer made of a branch or a loop
             found = _activations(func, mod)
             if len(found) >= 2:
@@ -120,8 +122,8 @@ def _activations(func: relax.Function, mod: tvm.IRModule) -> dict[relax.Var, Act
                 if isinstance(whole, relax.Tuple):
                     tuples[binding.var] = whole
             else:
-                kernel = isinstance(value, relax.Call) and isinstance(value.op, ir.GlobalVar)
-                use(value, step, kept=not kernel or not isinstance(mod[value.op], tirx.PrimFunc))
+                called = mod[value.op] if isinstance(value, relax.Call) and isinstance(value.op, ir.GlobalVar) else None
+                use(value, step, kept=not isinstance(called, tirx.PrimFunc) and not is_part(called))
     use(func.body.body, step + 1, kept=True)
     return {var: tensor for var, tensor in found.items() if var not in others}
 

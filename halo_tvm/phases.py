@@ -56,8 +56,10 @@ def lower(imported: ImportedModel, compilation: Compilation) -> tuple[tvm.IRModu
     )
     parts: dict[str, tvm.IRModule] = {}
     reports: list[tuple[Report, Report]] = []
-    for name, part in apart(imported.mod).items():
-        steps = compilation.steps if part.works else _REQUIRED
+    functions = apart(imported.mod)
+    full = compilation.steps if len(functions) == 1 else compilation.steps.without("tile_batch")  # it makes functions
+    for name, part in functions.items():
+        steps = full if part.works else _REQUIRED
         mod, lift = steps.run(LIFT, part.mod, context)
         compilation.dump("2-lifted" if name == MAIN else f"2-lifted-{name}", mod)
         parts[name], optimise = steps.run(OPTIMISE, mod, context)

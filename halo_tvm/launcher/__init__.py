@@ -5,7 +5,8 @@ writes TVM's own pool. That pool belongs to the calling thread, binds it to a co
 and lives until the thread ends. A session wants the opposite: its own number of threads, whoever calls, gone when it is
 closed. So it asks the library for a pool of its own and uses it around every call; who calls without asking has TVM's.
 
-`dense_arguments.cc` checks what enters a library (`argument_checks.py`), `tile_registers.cc` asks for AMX's registers.
+`tensors.cc` checks the tensors that enter a library (`argument_checks.py`) and makes views of their rows
+(`passes/tile_batch.py`); `tile_registers.cc` asks for AMX's registers.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
     from ..targets import Target
 
 SOURCE = Path(__file__).with_name("parallel_launch.cc")
-_DENSE = Path(__file__).with_name("dense_arguments.cc")
+_TENSORS = Path(__file__).with_name("tensors.cc")
 _TILES = Path(__file__).with_name("tile_registers.cc")
-POOL, USE, END, DENSE = "halo_pool", "halo_use", "halo_end", "halo_dense"  # see the sources
+POOL, USE, END, DENSE, ROWS = "halo_pool", "halo_use", "halo_end", "halo_dense", "halo_rows"  # see the sources
 
 
 def sources(target: Target) -> tuple[Path, ...]:
     """What is linked into every library for `target`, in C++."""
-    return (*((SOURCE, _DENSE) if target.spec.own_launcher else ()), *((_TILES,) if target.isa.tiles else ()))
+    return (*((SOURCE, _TENSORS) if target.spec.own_launcher else ()), *((_TILES,) if target.isa.tiles else ()))

@@ -22,6 +22,7 @@ from ..targets import Target
 from .scheme_ladder import Rung
 
 PASSES: dict[str, type[Pass]] = {}
+PART = "halo.part"  # attribute of a function that computes a part of a batch, into tensors that it is given
 OVERRIDE_KEYS = ("rule", "decision")
 Report = dict[str, object]
 
@@ -115,6 +116,29 @@ def replace_main(mod: tvm.IRModule, func: relax.Function) -> tvm.IRModule:
 def bindings(func: relax.Function) -> list[relax.VarBinding]:
     """Variable bindings of `func` in order."""
     return [b for block in func.body.blocks for b in block.bindings if isinstance(b, relax.VarBinding)]
+
+
+def with_parts(mod: tvm.IRModule, func: relax.Function) -> list[relax.Call]:
+    """The calls of `func` in order; where it computes a batch part by part, those of one part."""
+    found: list[relax.Call] = []
+    done: set[tvm.ir.GlobalVar] = set()
+
+    def visit(value: relax.Expr) -> None:
+        if not isinstance(value, relax.Call):
+            return
+        if not isinstance(value.op, tvm.ir.GlobalVar) or not is_part(mod[value.op]):
+            found.append(value)
+        elif value.op not in done:
+            done.add(value.op)
+            relax.analysis.post_order_visit(mod[value.op], visit)
+
+    relax.analysis.post_order_visit(func, visit)
+    return found
+
+
+def is_part(func: object) -> bool:
+    """Whether `func` computes a part of a batch."""
+    return isinstance(func, relax.Function) and bool(func.attrs and PART in func.attrs)
 
 
 def same_type(a: relax.Type, b: relax.Type) -> bool:

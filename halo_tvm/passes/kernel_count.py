@@ -2,7 +2,8 @@
 
 Layers are the longest run of one sequence of kernels repeated, as equal layers share their functions. A copy is a
 kernel that only moves data (a transpose, a concatenation, a slice, a broadcast): what a better graph would not need.
-A lookup by index is none, nor is a conversion, nor a reshape, which launches nothing.
+A lookup by index is none, nor is a conversion, nor a reshape, which launches nothing. What is computed part
+by part counts once.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tvm import ir, tirx
 
 from ..phase_reports import KernelCount
 from ..tir_schedules.blocks import blocks, loads
-from .graph_pass import bindings, op_name
+from .graph_pass import op_name, with_parts
 
 _LAUNCHES = ("relax.call_tir", "relax.call_tir_inplace", "relax.call_dps_packed", "relax.call_pure_packed")
 
@@ -23,8 +24,7 @@ def count_kernels(mod: tvm.IRModule) -> KernelCount:
     """The kernels of `mod`, whose main calls functions that no rule has scheduled yet."""
     names: list[str] = []
     copies: list[str] = []
-    for binding in bindings(mod["main"]):
-        call = binding.value
+    for call in with_parts(mod, mod["main"]):
         if op_name(call) not in _LAUNCHES:
             continue
         callee = call.args[0]

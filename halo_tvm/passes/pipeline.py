@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 
@@ -61,6 +61,7 @@ OPTIMISE = (
     Step("fuse", 2),
     Step("merge_functions", 0, required=True),
     Step("check_caches", 0, required=True),
+    Step("tile_batch", 3),
 )
 # Decided while building, switched like passes.
 BUILD = (Step("plan_memory", 3), Step("cuda_graph", 3), Step("vector_math", 1))
@@ -93,6 +94,10 @@ class Pipeline:
             if name in steps and steps[name].required:
                 raise UsageError(f"pass {name} is needed to lower any model, found it in --disable: leave it out there")
         return cls(level, frozenset(enable), frozenset(disable))
+
+    def without(self, name: str) -> Pipeline:
+        """The same but for the pass `name`."""
+        return replace(self, enabled=self.enabled - {name}, disabled=self.disabled | {name})
 
     def runs(self, step: Step) -> bool:
         if step.required or step.name in self.enabled:

@@ -2,7 +2,7 @@
 
 Runs without and with the instrument take turns, so that the whole run and its parts belong to the same minutes.
 An instrumented call carries the instrument's own time; what a call of next to nothing shows is that time, and is
-taken off every call.
+taken off every call. A function that calls others is no call of its own: what it does is theirs.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import tvm_ffi
 
 from ..errors import EnvironmentProblem
-from ..launcher import DENSE
+from ..launcher import DENSE, ROWS
 from ..peak_memory import peak_rss_mib
 from .session import Session
 
-# What is no kernel: the virtual machine's own (memory, shapes, views), and the check of what enters a library.
-BUILTINS = ("vm.builtin.", "shape_func", DENSE)
+# What is no kernel: the virtual machine's own (memory, shapes, views), the library's check of tensors and its views.
+BUILTINS = ("vm.builtin.", "shape_func", DENSE, ROWS)
 
 Argument = tuple[int, ...] | int | None  # a tensor's shape, a number, anything else
 
@@ -63,22 +63,28 @@ def trace(session: Session, inputs: Sequence[tvm_ffi.Tensor], rounds: int) -> Tr
     device = session.device
     seen: list[tuple[str, tuple[Argument, ...], tuple[int | None, ...]]] = []
     durations: list[list[int]] = []
-    started = [0]
+    open_calls: list[int] = []  # places in the order of calls: of one in which others happen, and of those
+    containing: set[int] = set()
 
     def describe(func: object, name: str, before: bool, ret: object, *args: object) -> int:
         if before:
             given = [a if isinstance(a, tvm_ffi.Tensor) else None for a in args]
             shapes = tuple(_argument(a) for a in args)
+            containing.update(open_calls)
+            open_calls.append(len(seen))
             seen.append((str(name), shapes, tuple(places.get(t.data_ptr()) if t is not None else None for t in given)))
+        else:
+            open_calls.pop()
         return 0  # let the call happen
 
     def clock(func: object, name: str, before: bool, ret: object, *args: object) -> int:
         device.synchronize()
         now = time.perf_counter_ns()
         if before:
-            started[0] = time.perf_counter_ns()
+            open_calls.append(len(durations[-1]))
+            durations[-1].append(-time.perf_counter_ns())
         else:
-            durations[-1].append(now - started[0])
+            durations[-1][open_calls.pop()] += now
         return 0
 
     def measure() -> tuple[list[float], float]:
@@ -110,7 +116,8 @@ def trace(session: Session, inputs: Sequence[tvm_ffi.Tensor], rounds: int) -> Tr
         )
     medians = [statistics.median(times) / 1e3 for times in zip(*durations, strict=True)]
     own = min(medians)
-    calls = tuple(Call(*call, us=max(us - own, 0.0)) for call, us in zip(seen, medians, strict=True))
+    timed = enumerate(zip(seen, medians, strict=True))
+    calls = tuple(Call(*call, us=max(us - own, 0.0)) for at, (call, us) in timed if at not in containing)
     return Trace(calls, statistics.median(whole), rounds, own, memory)
 
 

@@ -11,6 +11,7 @@ import tvm
 from tvm import ir, relax, tirx
 
 from ..errors import Declined
+from ..passes.graph_pass import bindings, is_part
 from ..passes.schedule import rule_for
 from ..passes.weights import num_inputs
 from ..records.canonical import blocks_of, walk
@@ -166,15 +167,16 @@ def _call_sites(mod: tvm.IRModule) -> tuple[Counter[str], dict[str, tuple[int, .
     counts: Counter[str] = Counter()
     weights: dict[str, tuple[int, ...]] = {}
     in_place: set[str] = set()
-    for _, func in mod.functions_items():
-        if not isinstance(func, relax.Function):
-            continue
+    functions = {gvar: func for gvar, func in mod.functions_items() if isinstance(func, relax.Function)}
+    runs = Counter(b.value.op for f in functions.values() for b in bindings(f) if isinstance(b.value, relax.Call))
+    for gvar, func in functions.items():
         parameters = list(func.params)[num_inputs(func) :]
+        times = runs[gvar] if is_part(func) else 1
         for call in _tir_calls(func):
             name = call.args[0].name_hint
-            if call.op.name == _IN_PLACE:
+            if call.op.name == _IN_PLACE and not is_part(func):  # which writes its results where they belong
                 in_place.add(name)
-            counts[name] += 1
+            counts[name] += times
             weights[name] = tuple(
                 i
                 for i, a in enumerate(_arguments(call))

@@ -1,0 +1,149 @@
+"""A batch in parts: the same numbers as in one, of known and open size, and only where images are computed apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tvm import te, tirx
+
+from halo_tvm.compilation import Compilation
+from halo_tvm.config import CompileConfig
+from halo_tvm.errors import Declined
+from halo_tvm.importers.onnx import import_proto
+from halo_tvm.in_process import Program, compile_in_process
+from halo_tvm.passes._batch_axis import BatchAxis, batch_axis, of_images
+from halo_tvm.passes._batch_stretches import Kernel, Tensor, stretches
+from halo_tvm.passes.kernel_count import count_kernels
+from halo_tvm.phases import lower
+from halo_tvm.tuning.task import tasks_of
+
+MIB = 1 << 20
+SIZE = 48  # of images: 32 channels of 8 of them have 2.25 MiB, more than twice the second-level cache of a core
+
+
+def net(batch: int | str):
+    """Convolutions with a shortcut, and a result beside the last one that is made in the middle."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "w0": rng.standard_normal((32, 3, 3, 3)) * 0.3,
+        "b0": rng.standard_normal(32),
+        "w1": rng.standard_normal((32, 1, 3, 3)) * 0.3,
+        "w2": rng.standard_normal((32, 32, 1, 1)) * 0.2,
+        "w3": rng.standard_normal((10, 32)) * 0.2,
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w0", "b0"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "w1"], ["c"], pads=[1, 1, 1, 1], group=32),
+        helper.make_node("Sigmoid", ["c"], ["d"]),
+        helper.make_node("Conv", ["d", "w2"], ["e"]),
+        helper.make_node("Add", ["e", "b"], ["f"]),
+        helper.make_node("MaxPool", ["f"], ["pooled"], kernel_shape=[4, 4], strides=[4, 4]),
+        helper.make_node("GlobalAveragePool", ["f"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["h"]),
+        helper.make_node("Gemm", ["h", "w3"], ["y"], transB=1),
+    ]
+    info = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [batch, *dims])
+        for name, dims in (("x", (3, SIZE, SIZE)), ("y", (10,)), ("pooled", (32, SIZE // 4, SIZE // 4)))
+    ]
+    held = [numpy_helper.from_array(value.astype("float32"), name) for name, value in weights.items()]
+    graph = helper.make_graph(nodes, "g", info[:1], info[1:], held)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return import_proto(proto, name="batch")
+
+
+def parts_of(program: Program) -> Sequence[dict[str, object]]:
+    return program.reports.optimise.others["tile_batch"]["stretches"]
+
+
+@pytest.mark.parametrize("batch", [8, "n"])
+def test_parts_of_a_batch_compute_what_the_whole_does(batch: int | str) -> None:
+    program = compile_in_process(net(batch), threads=1)
+    whole = compile_in_process(net(batch), threads=1, disable=("tile_batch",))
+    (part,) = parts_of(program)
+    assert part["of"] == str(batch) and part["kernels"] >= 3 and part["images"] < 8
+    assert "tile_batch" not in whole.reports.optimise.others
+    for count in (batch,) if isinstance(batch, int) else (1, 2, 7, 8, 33):
+        x = np.random.default_rng(1).standard_normal((count, 3, SIZE, SIZE)).astype("float32")
+        found, wanted = program(x=x), whole(x=x)
+        for name in ("y", "pooled"):
+            np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-5)
+
+
+def test_a_few_images_stay_whole() -> None:
+    program = compile_in_process(net(2), threads=1)
+    assert not parts_of(program), "what fits the caches is not cut"
+
+
+def test_kernels_of_parts_are_counted_once_and_tuned() -> None:
+    config = CompileConfig("batch", threads=1)
+    compilation = Compilation.of(config)
+    parts, reports = lower(net(8), compilation)
+    whole, _ = lower(net(8), Compilation.of(CompileConfig("batch", threads=1, disable=("tile_batch",))))
+    assert count_kernels(parts).kernels == count_kernels(whole).kernels
+    tasks = tasks_of(parts, compilation.target)
+    assert not [skipped for skipped in tasks.skipped if "in place" in skipped.reason]
+    (part,) = reports.optimise.others["tile_batch"]["stretches"]
+    assert max(task.count for task in tasks.tasks) == 8 / part["images"] > 1
+
+
+N, ROWS, WIDE = 8, 6, 5
+
+
+def _axis(*tensors: te.Tensor) -> tuple[tirx.PrimFunc, BatchAxis]:
+    func = te.create_prim_func(tensors)
+    return func, batch_axis(func, N)
+
+
+def test_rows_of_an_image_stay_together() -> None:
+    x = te.placeholder((N * ROWS, WIDE), name="x")
+    table = te.placeholder((ROWS, WIDE), name="table")
+    y = te.compute((N * ROWS, WIDE), lambda r, c: x[r, c] + table[tirx.floormod(r, ROWS), c], name="y")
+    func, axis = _axis(x, table, y)
+    params = dict(zip("xty", func.params))
+    assert axis.tensors == {params["x"]: ROWS, params["y"]: ROWS}, "the table is the same for all"
+    assert [int(p.shape[0]) for p in of_images(func, axis, 2).params] == [2 * ROWS, ROWS, 2 * ROWS]
+
+
+x = te.placeholder((N, WIDE), name="x")
+over = te.reduce_axis((0, N), "over")
+REFUSED = {
+    "a sum over the batch": te.compute((N, WIDE), lambda n, c: te.sum(x[over, c], axis=over)),
+    "reversed": te.compute((N, WIDE), lambda n, c: x[N - 1 - n, c]),
+    "the image before": te.compute((N, WIDE), lambda n, c: te.if_then_else(n > 0, x[n - 1, c], 0.0)),
+    "its number": te.compute((N, WIDE), lambda n, c: x[n, c] + n.astype("float32")),
+    "the first row of all": te.compute((N, WIDE), lambda n, c: x[n, c] + x[0, c]),
+    "turned": te.compute((WIDE, N), lambda c, n: x[n, c]),
+}
+
+
+@pytest.mark.parametrize("y", REFUSED.values(), ids=REFUSED)
+def test_images_that_need_others_are_no_batch(y: te.Tensor) -> None:
+    func = te.create_prim_func([x, y])
+    try:
+        axis = batch_axis(func, N)
+    except Declined:
+        return
+    assert func.params[1] not in axis.tensors or func.params[0] not in axis.tensors
+
+
+def _chain(sizes: Sequence[int], weights: int) -> list[Kernel | None]:
+    """One kernel after the other, each of which reads what the one before wrote."""
+    tensors = [Tensor(size, maker, [maker + 1]) for maker, size in enumerate(sizes, -1)]
+    return [Kernel((before,), (after,), weights) for before, after in zip(tensors, tensors[1:])]
+
+
+def test_stretches_end_where_weights_outweigh_images() -> None:
+    large = _chain([16 * MIB] * 5, weights=10_000)
+    (found,) = stretches(large, 8, 2 * MIB)
+    assert (found.first, found.last, found.images) == (0, 3, 1)
+    assert not stretches(_chain([16 * MIB] * 5, weights=1024 * MIB), 8, 2 * MIB)
+    assert not stretches(_chain([3 * MIB] * 5, weights=10_000), 8, 2 * MIB), "these stay near as they are"
+    (few,) = stretches(_chain([8 * MIB] * 5, weights=10_000), 16, 2 * MIB)
+    assert few.images > 1, "as many images as the caches hold"
+    broken = [*large[:2], None, *large[2:]]
+    assert all(s.last < 2 or s.first > 2 for s in stretches(broken, 8, 2 * MIB))
