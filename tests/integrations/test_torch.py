@@ -123,6 +123,18 @@ def test_automatic_open_sizes_and_weights_of_inference_mode() -> None:
     assert [graph.compiled for graph in report()[before:]] == [1, 1]  # three rows, then any number
 
 
+def test_writes_in_place_are_found_in_inference_mode() -> None:
+    """Tensors that are made there count no versions."""
+    with torch.inference_mode():
+        module, x = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU6(inplace=True)), torch.randn(3, 6)
+        fast, before = compiled(module), len(report())
+        torch.testing.assert_close(fast(x), module(x))
+        clipped, given = compiled(lambda t: t.clamp_(min=0).sum()), x.clone()
+        torch.testing.assert_close(clipped(given), x.clamp(min=0).sum())
+        assert torch.equal(given, x.clamp(min=0)), "what the graph writes is written"
+    assert all(graph.eager_calls == 0 for graph in report()[before : before + 1])
+
+
 def test_recurrent_layers_are_traced() -> None:
     """Torch leaves them out unless it is told otherwise, with no graph that could say so."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tvm import te, tirx
 
 from halo_tvm.compilation import Compilation
+from halo_tvm.compiler import compile_model
 from halo_tvm.config import CompileConfig
 from halo_tvm.errors import Declined
 from halo_tvm.importers.onnx import import_proto
@@ -18,6 +21,7 @@ from halo_tvm.passes._batch_axis import BatchAxis, batch_axis, of_images
 from halo_tvm.passes._batch_stretches import Kernel, Tensor, stretches
 from halo_tvm.passes.kernel_count import count_kernels
 from halo_tvm.phases import lower
+from halo_tvm.runtime import load
 from halo_tvm.tuning.task import tasks_of
 
 MIB = 1 << 20
@@ -89,6 +93,16 @@ def test_kernels_of_parts_are_counted_once_and_tuned() -> None:
     assert not [skipped for skipped in tasks.skipped if "in place" in skipped.reason]
     (part,) = reports.optimise.others["tile_batch"]["stretches"]
     assert max(task.count for task in tasks.tasks) == 8 / part["images"] > 1
+
+
+def test_a_trace_has_the_calls_of_every_part(tmp_path: Path) -> None:
+    config = CompileConfig("batch", output=str(tmp_path / "batch.halo"), threads=1)
+    result = compile_model(config, net(8))
+    (part,) = result.reports.optimise.others["tile_batch"]["stretches"]
+    with load(result.path, threads=1) as module:
+        calls = Counter(call.function for call in module.trace(rounds=2).calls if not call.builtin)
+    assert sum(calls.values()) == result.reports.schedule.kernels.kernels + part["kernels"] * (8 // part["images"] - 1)
+    assert set(calls) == {report.function for report in result.reports.schedule.functions}, "kernels, no parts"
 
 
 N, ROWS, WIDE = 8, 6, 5

@@ -49,7 +49,8 @@ def written(graph: fx.GraphModule, args: Sequence[Any]) -> tuple[int, ...]:
     if not any(map(may_write, graph.graph.nodes)):
         return ()
     with torch.inference_mode(False), torch.no_grad(), FakeTensorMode() as mode:
-        fakes = [mode.from_tensor(a, static_shapes=True) if isinstance(a, torch.Tensor) else a for a in args]
+        # Copies, as tensors made in inference mode do not count their versions.
+        fakes = [mode.from_tensor(a, static_shapes=True).clone() if isinstance(a, torch.Tensor) else a for a in args]
         before = [_version(fake) for fake in fakes]
         try:
             graph(*fakes)
