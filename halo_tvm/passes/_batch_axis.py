@@ -48,6 +48,8 @@ def batch_axis(func: tirx.PrimFunc, count: int | ir.Var) -> BatchAxis:
         axis.visit(block)
     if not axis.tensors:
         raise Declined("no tensor has the batch as its first axis")
+    if any(axis.counts(size) for tensor in axis.shared for size in tensor.shape):
+        raise Declined("a tensor that is read as a whole is as long as the batch")
     return BatchAxis(axis.tensors, axis.iterators)
 
 
@@ -64,7 +66,14 @@ class _Axis:
             raise Declined("a block that is no single store under plain loops")
         over = self._iterator(block, store)
         reads = [*loads(store.value), *(load for index in store.indices for load in loads(index))]
+        init = block.node.init
+        values = [store.value, *([init.value] if isinstance(init, tirx.BufferStore) else [])]
+        places = [index for access in (store, *reads) for index in access.indices]
+        if any(self.counts(without_loads(expr)) for expr in (*values, *places)):
+            raise Declined("a value depends on the number of images")
         if over is None:
+            if any(map(self.counts, block.extents)):
+                raise Declined("a loop beside those over images is as long as the batch")
             self._note_shared(store.buffer)
             for load in reads:
                 self._note_shared(load.source)
@@ -75,15 +84,20 @@ class _Axis:
             if own.same_as(var):
                 self.iterators[value] = rows
         images = _Images(block, var, rows, self._count)
-        self._note(store.buffer, images.rows_of(store.buffer, store.indices))
+        if any(self.counts(extent) for own, extent in zip(block.vars, block.extents) if not own.same_as(var)):
+            raise Declined("a loop beside those over images is as long as the batch")
+        stored = images.rows_of(store.buffer, store.indices)
+        if stored is None:
+            raise Declined("images are written to one place")
+        self._note(store.buffer, stored)
         for load in reads:
-            if load.source.same_as(store.buffer):
-                continue  # the sum of a reduction
             self._note(load.source, images.rows_of(load.source, load.indices))
-        init = block.node.init
-        values = [store.value, *([init.value] if isinstance(init, tirx.BufferStore) else [])]
         if not all(images.same_for_all(without_loads(value)) for value in values):
             raise Declined("a value depends on the number of the image")
+
+    def counts(self, expr: ir.Expr) -> bool:
+        """Whether `expr` is made of the number of images, where that is a size: of fewer images it would be another."""
+        return not isinstance(self._count, int) and uses(expr, self._count)
 
     def _iterator(self, block: Block, store: tirx.BufferStore) -> tuple[ir.Var, int] | None:
         """The iterator over images, or over rows of them, that the first axis of what a block stores follows."""

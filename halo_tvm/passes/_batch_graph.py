@@ -118,8 +118,9 @@ class Graph:
 
     def _step(self, place: int, binding: relax.Binding) -> Kernel:
         value = binding.value
-        if isinstance(value, relax.TupleGetItem) and value.tuple_value in self._tensors:
-            self._tensors[binding.var] = [self._tensors[value.tuple_value][value.index]]
+        if isinstance(value, relax.TupleGetItem):
+            if value.tuple_value in self._tensors:
+                self._tensors[binding.var] = [self._tensors[value.tuple_value][value.index]]
             return Kernel((), (), 0)
         if op_name(value) == _RESHAPE:
             return self._view(binding.var, value)

@@ -78,7 +78,7 @@ class _Part:
 
     inputs: dict[relax.Var, relax.Var] = field(default_factory=dict)  # of the batch
     outputs: dict[relax.Var, list[relax.Var]] = field(default_factory=dict)  # made inside, read behind
-    shared: dict[relax.Var, relax.Var] = field(default_factory=dict)
+    shared: dict[relax.Var, relax.Var] = field(default_factory=dict)  # no part of the batch
 
     @property
     def params(self) -> list[relax.Var]:
@@ -119,7 +119,7 @@ class _Cut:
         builder, count = self._builder, self._batch.count
         part, behind = self._part(stretch)
         function = self._function(part, stretch, f"part{number}")
-        bindings: list[relax.Binding] = []
+        bindings, inside = self._bindings(stretch)
         wholes: list[relax.Var] = []
         for var in part.outputs:
             fields = self._batch.types(var.ty)
@@ -138,13 +138,20 @@ class _Cut:
             call = relax.Call(function, [relax.ShapeExpr(at), *part.inputs, *wholes, *part.shared])
             value = builder.normalize(call)
             bindings.append(relax.VarBinding(relax.Var("parts", value.ty), value))
-        views = (b for b in self._graph.inside(stretch) if b.var in behind and op_name(b.value) != KERNEL)
+        views = (b for b in inside if b.var in behind and op_name(b.value) != KERNEL)
         return [*bindings, *views]
+
+    def _bindings(self, stretch: Stretch) -> tuple[list[relax.Binding], list[relax.Binding]]:
+        """Those of `stretch` that only take a tensor out of a tuple that was made before, and the others."""
+        inside = self._graph.inside(stretch)
+        made = {binding.var for binding in inside}
+        early = [b for b in inside if isinstance(b.value, relax.TupleGetItem) and b.value.tuple_value not in made]
+        return early, [b for b in inside if b not in early]
 
     def _part(self, stretch: Stretch) -> tuple[_Part, set[relax.Var]]:
         """What the function of `stretch` needs and makes; which variables of the stretch are read behind it."""
         graph, part = self._graph, _Part()
-        inside = graph.inside(stretch)
+        _, inside = self._bindings(stretch)
         made = {binding.var for binding in inside}
         rest = [*(b.value for b in graph.bindings[stretch.last + 1 :]), graph.main.body.body]
         behind = {var for value in rest for var in relax.analysis.free_vars(value) if var in made}
@@ -177,15 +184,13 @@ class _Cut:
         attrs: dict[str, object] = {PART: True, "num_input": len(params) - len(part.shared)}
         attrs |= {} if known else {"tir_var_upper_bound": {str(count.name): stretch.images}}
         with builder.function(name, params, attrs=attrs, pure=False):
-            here: dict[relax.Var, relax.Expr] = dict(part.shared)
-            for whole, param in part.inputs.items():
-                here[whole] = builder.emit(self._rows(param, first, images))
+            here = {whole: builder.emit(self._rows(param, first, images)) for whole, param in part.inputs.items()}
             written: list[relax.Expr] = []
-            for binding in self._graph.inside(stretch):
+            for binding in self._bindings(stretch)[1]:
                 value = binding.value
                 if op_name(value) == KERNEL:
                     into = [builder.emit(self._rows(p, first, images)) for p in part.outputs.get(binding.var, ())]
-                    here[binding.var] = builder.emit(self._kernel(value, here, into, images))
+                    here[binding.var] = builder.emit(self._kernel(value, here, part.shared, into, images))
                     written += [here[binding.var]] if into else []
                 elif isinstance(value, relax.TupleGetItem):
                     here[binding.var] = builder.emit(relax.TupleGetItem(here[value.tuple_value], value.index))
@@ -231,12 +236,26 @@ class _Cut:
         return relax.Call(relax.ExternFunc(ROWS), args, ty_args=[self._batch.of(whole.ty, images)])
 
     def _kernel(
-        self, call: relax.Call, here: Mapping[relax.Var, relax.Expr], into: Sequence[relax.Var], images: int | ir.Var
+        self,
+        call: relax.Call,
+        here: Mapping[relax.Var, relax.Expr],
+        shared: Mapping[relax.Var, relax.Expr],
+        into: Sequence[relax.Var],
+        images: int | ir.Var,
     ) -> relax.Call:
-        """`call` for `images`, of what stands `here`; it writes `into` tensors where there are any."""
-        gvar = self._of_images(call, images)
-        given = [here[arg] if isinstance(arg, relax.Var) and arg in here else arg for arg in call.args[1].fields]
-        given = [arg if isinstance(arg.ty, relax.TensorType) else images * self._batch.times(arg) for arg in given]
+        """`call` for `images`: of the batch as it stands `here`, and of what is `shared`.
+
+        It writes `into` tensors where there are any.
+        """
+        gvar, tensors = self._of_images(call, images), self._graph.axis(call).tensors
+        given: list[relax.Expr] = []
+        for param, arg in zip(self._graph.mod[call.args[0]].params, call.args[1].fields):
+            if not isinstance(arg.ty, relax.TensorType):
+                given.append(images * self._batch.times(arg))
+            elif isinstance(arg, relax.Var):
+                given.append(here[arg] if param in tensors else shared[arg])
+            else:
+                given.append(arg)
         outs = [self._batch.of(ty, images) for ty in self._batch.types(call.ty)]
         if into:
             places = list(range(len(given), len(given) + len(into)))

@@ -9,14 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tvm import te, tirx
+from tvm import relax, te, tirx
 
 from halo_tvm.compilation import Compilation
 from halo_tvm.compiler import compile_model
 from halo_tvm.config import CompileConfig
 from halo_tvm.errors import Declined
+from halo_tvm.imported import ImportedModel, InputSpec
 from halo_tvm.importers.onnx import import_proto
 from halo_tvm.in_process import Program, compile_in_process
+from halo_tvm.params import ParamTable
 from halo_tvm.passes._batch_axis import BatchAxis, batch_axis, of_images
 from halo_tvm.passes._batch_stretches import Kernel, Tensor, stretches
 from halo_tvm.passes.kernel_count import count_kernels
@@ -161,3 +163,67 @@ def test_stretches_end_where_weights_outweigh_images() -> None:
     assert few.images > 1, "as many images as the caches hold"
     broken = [*large[:2], None, *large[2:]]
     assert all(s.last < 2 or s.first > 2 for s in stretches(broken, 8, 2 * MIB))
+
+
+def _kernels(batch: int | str) -> ImportedModel:
+    """Kernels of two results, one of which turns the batch round, and a tensor that is read whole beside its images."""
+    size = batch if isinstance(batch, int) else tirx.Var(batch, "int64")
+    builder, dims = relax.BlockBuilder(), (WIDE * 16, 1024)
+    x, table = (relax.Var(name, relax.TensorType(s, "float32")) for name, s in (("x", (size, *dims)), ("table", dims)))
+
+    def turned(x: te.Tensor) -> list[te.Tensor]:
+        back = te.compute(x.shape, lambda i, *at: x[(x.shape[0] - 1 - i, *at)])
+        return [te.compute(x.shape, lambda *at: back[at] * 2.0), te.compute(x.shape, lambda *at: back[at] * 3.0)]
+
+    def both(x: te.Tensor, y: te.Tensor) -> list[te.Tensor]:
+        return [te.compute(x.shape, lambda *at: x[at] + y[at]), te.compute(x.shape, lambda *at: x[at] - y[at])]
+
+    def beside(x: te.Tensor, whole: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda *at: x[at] + whole[0, at[1], at[2]])
+
+    with builder.function("main", [x, table], attrs={"num_input": 2, "halo.params": []}):
+        with builder.dataflow():
+            pair = builder.emit_te(turned, x)
+            a = builder.emit_te(lambda x, t: te.compute(x.shape, lambda i, *at: x[(i, *at)] * t[at]), x, table)
+            b, c = (builder.emit(relax.TupleGetItem(pair, i)) for i in range(2))
+            sums = builder.emit_te(both, a, b)
+            d, e = (builder.emit(relax.TupleGetItem(sums, i)) for i in range(2))
+            f = builder.emit_te(lambda x, y: te.compute(x.shape, lambda *at: x[at] * y[at]), d, c)
+            g = builder.emit_te(beside, f, x)
+            outs = builder.emit_output(relax.Tuple([g, e]))
+        builder.emit_func_output(outs)
+    inputs = (InputSpec("x", (batch, *dims), "float32"), InputSpec("table", dims, "float32"))
+    ranges = {} if isinstance(batch, int) else {batch: (1, 64)}
+    return ImportedModel("net", builder.get(), ParamTable({}), inputs, ("g", "e"), ranges, {}, {}, {})
+
+
+@pytest.mark.parametrize("batch", [8, "n"])
+def test_kernels_of_two_results_and_tensors_read_in_two_ways(batch: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("halo_tvm.passes._batch_stretches._LEAST", 0)
+    program = compile_in_process(_kernels(batch), threads=1)
+    if isinstance(batch, int):  # of an open one a tensor that is read whole ends the stretch
+        assert parts_of(program), "a stretch begins behind the kernel that turns the batch round"
+    rng = np.random.default_rng(0)
+    for count in (8,) if isinstance(batch, int) else (1, 5, 16):
+        x, table = (rng.standard_normal(s).astype("float32") for s in ((count, WIDE * 16, 1024), (WIDE * 16, 1024)))
+        a, b, c = x * table, x[::-1] * 2, x[::-1] * 3
+        found = program(x=x, table=table)
+        np.testing.assert_allclose(found["e"], a - b, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(found["g"], (a + b) * c + x[:1], rtol=1e-5, atol=1e-4)
+
+
+def test_what_depends_on_the_number_of_images_is_no_batch() -> None:
+    """Of a known number it is a constant, of an open one it would become that of the part."""
+    n = te.var("n", "int64")
+    x = te.placeholder((n, WIDE), name="x")
+    over = te.reduce_axis((0, n), "over")
+    total = te.compute((WIDE,), lambda c: te.sum(x[over, c], over))
+    refused = {
+        "a value depends on the number of images": te.compute((n, WIDE), lambda i, c: x[i, c] / n.astype("float32")),
+        "a loop beside those over images": te.compute((n, WIDE), lambda i, c: total[c]),
+        "a tensor that is read as a whole is as long": te.compute((n, WIDE), lambda i, c: x[0, c] * 2.0),
+    }
+    for reason, y in refused.items():
+        with pytest.raises(Declined, match=reason):
+            batch_axis(te.create_prim_func([x, y]), n)
+    assert batch_axis(te.create_prim_func([x, te.compute((n, WIDE), lambda i, c: x[i, c] * 2.0)]), n).tensors
