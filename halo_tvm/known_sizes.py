@@ -19,6 +19,7 @@ import tvm
 from tvm import ir, relax, s_tir, tirx
 
 from .named_sizes import tensor_sizes, with_named_sizes
+from .passes.graph_pass import is_part
 
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 
@@ -67,7 +68,10 @@ def _unsure(mod: tvm.IRModule) -> dict[ir.GlobalVar, set[int]]:
     for _, func in mod.functions_items():
         if not isinstance(func, relax.Function):
             continue
-        shapes = (p.ty if isinstance(p.ty, relax.ShapeType) else getattr(p.ty, "shape", None) for p in func.params)
+        counted = is_part(func)  # it is told which images, of which there are none or more
+        shapes = (
+            p.ty if counted and isinstance(p.ty, relax.ShapeType) else getattr(p.ty, "shape", None) for p in func.params
+        )
         sizes = [dim for shape in shapes for dim in getattr(shape, "values", ()) if isinstance(dim, ir.Var)]
 
         def visit(call: relax.Expr, sizes: Sequence[ir.Var] = sizes) -> None:
