@@ -57,7 +57,8 @@ def lower(imported: ImportedModel, compilation: Compilation) -> tuple[tvm.IRModu
     parts: dict[str, tvm.IRModule] = {}
     reports: list[tuple[Report, Report]] = []
     functions = apart(imported.mod)
-    full = compilation.steps if len(functions) == 1 else compilation.steps.without("tile_batch")  # it makes functions
+    # A pass that makes functions of its own leaves alone what is one of several: these meet as they are (`together`).
+    full = compilation.steps if len(functions) == 1 else compilation.steps.without("tile_batch")
     for name, part in functions.items():
         steps = full if part.works else _REQUIRED
         mod, lift = steps.run(LIFT, part.mod, context)

@@ -22,7 +22,7 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 from ..errors import Declined
-from ..tir_schedules.blocks import Block, blocks, is_const, is_scheduled, loads, uses, without_loads
+from ..tir_schedules.blocks import Block, blocks, is_const, is_scheduled, loads, substitute, uses, without_loads
 
 _MANY = 1 << 30  # images: more than there are
 
@@ -153,11 +153,10 @@ class _Images:
 
     def _moved(self, expr: ir.Expr) -> ir.Expr:
         later = self._var + self._by * self._rows
-        return tvm_ffi.structural_map(expr, (ir.Var, lambda v: later if v.same_as(self._var) else v), order="post")
+        return substitute(expr, {self._var: later}, {})
 
     def _is_zero(self, expr: ir.Expr) -> bool:
-        value = self._analyzer.simplify(expr)
-        return isinstance(value, tirx.IntImm) and int(value) == 0
+        return is_const(self._analyzer.simplify(expr), 0)
 
 
 def leading(shape: Sequence[ir.Expr]) -> int:
@@ -173,13 +172,8 @@ def per_image(extent: ir.Expr, count: int | ir.Var) -> int:
     if isinstance(extent, tirx.IntImm):
         return 0
     simplify = tvm.sym.Analyzer().simplify
-    rows = simplify(
-        tvm_ffi.structural_map(extent, (ir.Var, lambda v: tirx.IntImm("int64", 1) if v.same_as(count) else v))
-    )
-    whole = isinstance(rows, tirx.IntImm) and tvm_ffi.structural_equal(
-        simplify(count * rows - extent), tirx.IntImm("int64", 0)
-    )
-    return int(rows) if whole else 0
+    rows = simplify(substitute(extent, {count: tirx.IntImm("int64", 1)}, {}))
+    return int(rows) if isinstance(rows, tirx.IntImm) and is_const(simplify(count * rows - extent), 0) else 0
 
 
 def of_images(func: tirx.PrimFunc, axis: BatchAxis, count: int) -> tirx.PrimFunc:

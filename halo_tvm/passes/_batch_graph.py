@@ -71,7 +71,7 @@ class Graph:
         self.main = self.mod["main"]
         self.bindings = [binding for block in self.main.body.blocks for binding in block.bindings]
         self._batch = batch
-        self._axes: dict[tuple[ir.GlobalVar, int], BatchAxis | None] = {}
+        self._axes: dict[tuple[ir.GlobalVar, int | ir.Var], BatchAxis | None] = {}
         self._tensors: dict[relax.Var, list[Tensor]] = {}  # several for a variable that is a tuple
         self.steps: list[Kernel | None] = []
         for place, binding in enumerate(self.bindings):
@@ -92,7 +92,7 @@ class Graph:
         own = [count] if isinstance(count, int) else self._sizes(func, call)
         if len(own) != 1 or not isinstance(func, tirx.PrimFunc):
             raise Declined("no size of the function is the number of images")
-        key = (call.args[0], hash(own[0]))
+        key = (call.args[0], own[0])
         if key not in self._axes:
             try:
                 self._axes[key] = batch_axis(func, own[0])
@@ -132,7 +132,8 @@ class Graph:
         if any(param not in axis.tensors for param in tensors[len(tensors) - len(types) :]):
             raise Declined("a result that is no part of the batch")
         reads: list[Tensor] = []
-        first = others = 0
+        wholes: list[Tensor] = []
+        others = 0
         for param, arg in zip(params, given):
             if param in axis.tensors:
                 if not isinstance(arg, relax.Var):
@@ -140,11 +141,12 @@ class Graph:
                 reads += self._of(arg)
             elif isinstance(param.ty, tirx.BufferType):
                 others += sum(map(self._batch.bytes_of, self._batch.types(arg.ty)))
-                first = max([first, *(t.maker + 1 for t in self._tensors.get(arg, ()) if isinstance(arg, relax.Var))])
+                wholes += self._tensors.get(arg, ()) if isinstance(arg, relax.Var) else ()
             elif not self._batch.times(arg):
                 raise Declined("a number beside the size of the batch")
-        for tensor in reads:
+        for tensor in (*reads, *wholes):
             tensor.readers.append(place)
+        first = max((tensor.maker + 1 for tensor in wholes), default=0)
         writes = tuple(self._tensor(ty, place) for ty in types)
         self._tensors[binding.var] = list(writes)
         return Kernel(tuple(reads), writes, others, first)

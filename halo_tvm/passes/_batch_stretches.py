@@ -56,7 +56,7 @@ def stretches(steps: Sequence[Kernel | None], count: int, cache: int) -> list[St
     todo = list(_between(steps))
     while todo:
         first, last = todo.pop()
-        each = (_best(steps, first, last, count, images, cache) for images in divisors(count))
+        each = (_best(steps, first, last, count, images, cache) for images in _divisors(count))
         best = max((s for s in each if s is not None), key=lambda s: s.saved, default=None)
         if best is not None:
             found.append(best)
@@ -64,7 +64,7 @@ def stretches(steps: Sequence[Kernel | None], count: int, cache: int) -> list[St
     return sorted(found, key=lambda s: s.first)
 
 
-def divisors(count: int) -> list[int]:
+def _divisors(count: int) -> list[int]:
     """How many images a part may have: each part has as many."""
     return [d for d in range(1, count) if count % d == 0]
 
@@ -115,9 +115,4 @@ def _best(steps: Sequence[Kernel | None], first: int, last: int, count: int, ima
 def _may_end(steps: Sequence[Kernel | None], start: int, end: int) -> bool:
     """Whether what leaves the kernels start ... end is written where images begin as vectors do."""
     made = (tensor for kernel in steps[start : end + 1] if kernel for tensor in kernel.writes)
-    return all(tensor.aligned for tensor in made if leaves(tensor, end))
-
-
-def leaves(tensor: Tensor, end: int) -> bool:
-    """Whether `tensor`, made in a stretch that ends with the kernel `end`, is read behind it."""
-    return tensor.leaves or any(reader > end for reader in tensor.readers)
+    return all(tensor.aligned for tensor in made if tensor.leaves or any(reader > end for reader in tensor.readers))

@@ -84,15 +84,6 @@ class _Part:
     def params(self) -> list[relax.Var]:
         return [*self.inputs.values(), *(p for ps in self.outputs.values() for p in ps), *self.shared.values()]
 
-    def like(self) -> _Part:
-        """The same with new parameters."""
-        new = {p: relax.Var(p.name, p.ty) for p in self.params}
-        return _Part(
-            {var: new[p] for var, p in self.inputs.items()},
-            {var: [new[p] for p in ps] for var, ps in self.outputs.items()},
-            {var: new[p] for var, p in self.shared.items()},
-        )
-
 
 class _Cut:
     def __init__(self, graph: Graph, batch: Batch) -> None:
@@ -117,9 +108,9 @@ class _Cut:
     def _calls(self, stretch: Stretch, number: int) -> list[relax.Binding]:
         """What stands in main in place of `stretch`: the tensors that it makes, and calls for all parts."""
         builder, count = self._builder, self._batch.count
-        part, behind = self._part(stretch)
-        function = self._function(part, stretch, f"part{number}")
         bindings, inside = self._bindings(stretch)
+        part, behind = self._part(inside, stretch)
+        function = self._function(inside, part, stretch.images, f"part{number}")
         wholes: list[relax.Var] = []
         for var in part.outputs:
             fields = self._batch.types(var.ty)
@@ -133,7 +124,7 @@ class _Cut:
         if isinstance(count, int):
             parts = [[at, stretch.images] for at in range(0, count, stretch.images)]
         else:
-            function, parts = self._halving(function, part, stretch, f"parts{number}"), [[0, count]]
+            function, parts = self._halving(function, part, stretch.images, f"parts{number}"), [[0, count]]
         for at in parts:
             call = relax.Call(function, [relax.ShapeExpr(at), *part.inputs, *wholes, *part.shared])
             value = builder.normalize(call)
@@ -145,13 +136,16 @@ class _Cut:
         """Those of `stretch` that only take a tensor out of a tuple that was made before, and the others."""
         inside = self._graph.inside(stretch)
         made = {binding.var for binding in inside}
-        early = [b for b in inside if isinstance(b.value, relax.TupleGetItem) and b.value.tuple_value not in made]
-        return early, [b for b in inside if b not in early]
+        early: list[relax.Binding] = []
+        others: list[relax.Binding] = []
+        for binding in inside:
+            taken = isinstance(binding.value, relax.TupleGetItem) and binding.value.tuple_value not in made
+            (early if taken else others).append(binding)
+        return early, others
 
-    def _part(self, stretch: Stretch) -> tuple[_Part, set[relax.Var]]:
-        """What the function of `stretch` needs and makes; which variables of the stretch are read behind it."""
+    def _part(self, inside: Sequence[relax.Binding], stretch: Stretch) -> tuple[_Part, set[relax.Var]]:
+        """What a function of `inside` needs and makes; which variables of these bindings are read behind `stretch`."""
         graph, part = self._graph, _Part()
-        _, inside = self._bindings(stretch)
         made = {binding.var for binding in inside}
         rest = [*(b.value for b in graph.bindings[stretch.last + 1 :]), graph.main.body.body]
         behind = {var for value in rest for var in relax.analysis.free_vars(value) if var in made}
@@ -174,19 +168,22 @@ class _Cut:
                     held.setdefault(arg, relax.Var(arg.name, arg.ty))
         return part, behind & made
 
-    def _function(self, part: _Part, stretch: Stretch, name: str) -> ir.GlobalVar:
-        """The function that computes as many images as it is told, from the first of which it is told."""
+    def _function(self, inside: Sequence[relax.Binding], part: _Part, most: int, name: str) -> ir.GlobalVar:
+        """The function that computes as many images as it is told, `most` at most, from the first of which it is told.
+
+        Of a known batch it computes `most`.
+        """
         builder, known = self._builder, isinstance(self._batch.count, int)
         first, count = tirx.Var("first", "int64"), tirx.Var("images", "int64")
-        images: int | ir.Var = stretch.images if known else count
+        images: int | ir.Var = most if known else count
         at = relax.Var("at", relax.ShapeType([first, images]))
         params = [at, *part.params]
         attrs: dict[str, object] = {PART: True, "num_input": len(params) - len(part.shared)}
-        attrs |= {} if known else {"tir_var_upper_bound": {str(count.name): stretch.images}}
+        attrs |= {} if known else {"tir_var_upper_bound": {str(count.name): most}}
         with builder.function(name, params, attrs=attrs, pure=False):
             here = {whole: builder.emit(self._rows(param, first, images)) for whole, param in part.inputs.items()}
             written: list[relax.Expr] = []
-            for binding in self._bindings(stretch)[1]:
+            for binding in inside:
                 value = binding.value
                 if op_name(value) == KERNEL:
                     into = [builder.emit(self._rows(p, first, images)) for p in part.outputs.get(binding.var, ())]
@@ -201,9 +198,8 @@ class _Cut:
         builder.update_func(gvar, relax.utils.copy_with_new_vars(builder.get()[gvar]))  # sizes of its own
         return gvar
 
-    def _halving(self, one: ir.GlobalVar, part: _Part, stretch: Stretch, name: str) -> ir.GlobalVar:
-        """The function that computes any number of images by `one`, halves of them until these are few enough."""
-        part = part.like()
+    def _halving(self, one: ir.GlobalVar, part: _Part, most: int, name: str) -> ir.GlobalVar:
+        """The function that computes any number of images by `one`, halves of them until these are `most` or fewer."""
         first, count = tirx.Var("first", "int64"), tirx.Var("images", "int64")
         at = relax.Var("at", relax.ShapeType([first, count]))
         params = [at, *part.params]
@@ -222,7 +218,7 @@ class _Cut:
         half = tirx.floordiv(count, 2)
         few = branch((one, [first, count]))
         many = branch((own, [first, half]), (own, [first + half, count - half]))
-        value = relax.If(relax.prim_value(count <= stretch.images), few, many)
+        value = relax.If(relax.prim_value(count <= most), few, many)
         result = relax.Var("done", whole.ty)
         body = relax.SeqExpr([relax.BindingBlock([relax.VarBinding(result, value)])], result)
         func = relax.Function(params, body, whole.ty, is_pure=False).with_attr(PART, True)

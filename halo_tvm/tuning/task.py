@@ -11,7 +11,7 @@ import tvm
 from tvm import ir, relax, tirx
 
 from ..errors import Declined
-from ..passes.graph_pass import bindings, is_part
+from ..passes.graph_pass import is_part
 from ..passes.schedule import rule_for
 from ..passes.weights import num_inputs
 from ..records.canonical import blocks_of, walk
@@ -168,7 +168,7 @@ def _call_sites(mod: tvm.IRModule) -> tuple[Counter[str], dict[str, tuple[int, .
     weights: dict[str, tuple[int, ...]] = {}
     in_place: set[str] = set()
     functions = {gvar: func for gvar, func in mod.functions_items() if isinstance(func, relax.Function)}
-    runs = Counter(b.value.op for f in functions.values() for b in bindings(f) if isinstance(b.value, relax.Call))
+    runs = Counter(call.op for func in functions.values() for call in _every_call(func))
     for gvar, func in functions.items():
         parameters = list(func.params)[num_inputs(func) :]
         times = runs[gvar] if is_part(func) else 1
@@ -208,12 +208,12 @@ def _arguments(call: relax.Call) -> Sequence[relax.Expr]:
     return call.args[1].fields if isinstance(call.args[1], (relax.Tuple, ir.Tuple)) else ()
 
 
-def _tir_calls(func: relax.Function) -> Iterator[relax.Call]:
+def _every_call(func: relax.Function) -> Iterator[relax.Call]:
+    """Every call in `func`, those in branches as well."""
     calls: list[relax.Call] = []
-
-    def visit(expr: relax.Expr) -> None:
-        if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op) and expr.op.name in (*_CALLS, _IN_PLACE):
-            calls.append(expr)
-
-    relax.analysis.post_order_visit(func.body, visit)
+    relax.analysis.post_order_visit(func.body, lambda e: calls.append(e) if isinstance(e, relax.Call) else None)
     return iter(calls)
+
+
+def _tir_calls(func: relax.Function) -> Iterator[relax.Call]:
+    return (c for c in _every_call(func) if isinstance(c.op, ir.Op) and c.op.name in (*_CALLS, _IN_PLACE))

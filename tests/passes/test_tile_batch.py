@@ -20,6 +20,7 @@ from halo_tvm.importers.onnx import import_proto
 from halo_tvm.in_process import Program, compile_in_process
 from halo_tvm.params import ParamTable
 from halo_tvm.passes._batch_axis import BatchAxis, batch_axis, of_images
+from halo_tvm.passes._batch_graph import Batch, Graph
 from halo_tvm.passes._batch_stretches import Kernel, Tensor, stretches
 from halo_tvm.passes.kernel_count import count_kernels
 from halo_tvm.phases import lower
@@ -85,16 +86,18 @@ def test_a_few_images_stay_whole() -> None:
     assert not parts_of(program), "what fits the caches is not cut"
 
 
-def test_kernels_of_parts_are_counted_once_and_tuned() -> None:
+@pytest.mark.parametrize("batch", [8, "n"])
+def test_kernels_of_parts_are_counted_once_and_tuned(batch: int | str) -> None:
     config = CompileConfig("batch", threads=1)
     compilation = Compilation.of(config)
-    parts, reports = lower(net(8), compilation)
-    whole, _ = lower(net(8), Compilation.of(CompileConfig("batch", threads=1, disable=("tile_batch",))))
+    parts, reports = lower(net(batch), compilation)
+    whole, _ = lower(net(batch), Compilation.of(CompileConfig("batch", threads=1, disable=("tile_batch",))))
     assert count_kernels(parts).kernels == count_kernels(whole).kernels
     tasks = tasks_of(parts, compilation.target)
-    assert not [skipped for skipped in tasks.skipped if "in place" in skipped.reason]
+    assert not [s for s in tasks.skipped if "in place" in s.reason or "never called" in s.reason]
     (part,) = reports.optimise.others["tile_batch"]["stretches"]
-    assert max(task.count for task in tasks.tasks) == 8 / part["images"] > 1
+    if isinstance(batch, int):
+        assert max(task.count for task in tasks.tasks) == batch / part["images"] > 1
 
 
 def test_a_trace_has_the_calls_of_every_part(tmp_path: Path) -> None:
@@ -227,3 +230,17 @@ def test_what_depends_on_the_number_of_images_is_no_batch() -> None:
         with pytest.raises(Declined, match=reason):
             batch_axis(te.create_prim_func([x, y]), n)
     assert batch_axis(te.create_prim_func([x, te.compute((n, WIDE), lambda i, c: x[i, c] * 2.0)]), n).tensors
+
+
+def test_a_tensor_that_is_read_whole_later_leaves_its_stretch() -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((N, WIDE), "float32"))
+    with builder.function("main", [x], attrs={"num_input": 1, "halo.params": []}):
+        with builder.dataflow():
+            a = builder.emit_te(lambda x: te.compute(x.shape, lambda n, c: x[n, c] * 2.0), x)
+            out = builder.emit_te(lambda x, a: te.compute(x.shape, lambda n, c: x[n, c] + a[0, c]), x, a)
+            out = builder.emit_output(out)
+        builder.emit_func_output(out)
+    first, second, *_ = Graph(builder.get(), Batch(N)).steps
+    assert first.writes[0].readers == [1], "its images must begin where vectors do"
+    assert second.first == 1 and second.reads == first.reads
