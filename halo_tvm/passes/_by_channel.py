@@ -113,7 +113,10 @@ class ByChannel:
             return te.compute(shape, element, name=name)
 
         # Sizes are arguments: TVM gives the kernel variables of its own for those of main.
-        twin = self._builder.call_te(compute, list(sizes.values()), shape, *moved, primfunc_name_hint=name)
+        pattern = {key: func.attrs[key] for key in ("op_pattern",) if func.attrs and key in func.attrs}
+        twin = self._builder.call_te(
+            compute, list(sizes.values()), shape, *moved, primfunc_name_hint=name, primfunc_attrs=pattern
+        )
         if not sizes and len(operands) == len(given):
             self._kernels[name] = _Twin(twin.args[0], by)
         return twin

@@ -105,6 +105,10 @@ class _Mover(BlockMutator):
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         value = binding.value
+        reduced = self._reduced(value) if isinstance(value, relax.Call) else None
+        if reduced is not None:
+            self._bind_value(binding.var, reduced)
+            return
         if isinstance(value, relax.Call) and shaped(binding.var.ty) and binding.var.ty.ndim >= 3:
             call = relax.Call(value.op, [self.visit_expr(a) for a in value.args], value.attrs, value.ty_args)
             if self._bind_grouped(binding, call):
@@ -172,12 +176,10 @@ class _Mover(BlockMutator):
     def _bind_moved(self, var: relax.Var, moved: Moved) -> bool:
         """Bind `var` where it is a value as it lies, or a whole image again; False where it is neither."""
         if moved.is_value:
-            if isinstance(var, relax.DataflowVar):
-                self.set_var_remap(var, moved.value)
-            else:
-                self.builder_.emit_normalized(relax.VarBinding(var, moved.value))
+            self._bind_value(var, moved.value)
             return True
-        if list(moved.order) == _to_first(var.ty.ndim) and var.ty.ndim == moved.rank:
+        unrolled = moved.rank == 3 and var.ty.ndim in (4, 5)  # places in a row are an image again
+        if list(moved.order) == _to_first(var.ty.ndim) and (var.ty.ndim == moved.rank or unrolled):
             self._bind(var, moved.value)
             return True
         return False
@@ -193,10 +195,26 @@ class _Mover(BlockMutator):
         """`var` is the channels-first order of `twin`, computed where anybody reads it."""
         full = self.builder_.emit(transposed(twin, _to_first(var.ty.ndim)))
         self.made[full] = twin
+        self._bind_value(var, full)
+
+    def _bind_value(self, var: relax.Var, value: relax.Expr) -> None:
         if isinstance(var, relax.DataflowVar):
-            self.set_var_remap(var, full)
+            self.set_var_remap(var, value if isinstance(value, relax.Var) else self.builder_.emit(value))
         else:  # an output keeps its variable
-            self.builder_.emit_normalized(relax.VarBinding(var, full))
+            self.builder_.emit_normalized(relax.VarBinding(var, self.builder_.normalize(value)))
+
+    def _reduced(self, call: relax.Call) -> relax.Expr | None:
+        """A reduction that forgets its axes and leaves the others in one order, wherever the channels are."""
+        x = self.visit_expr(call.args[0]) if op_name(call) in _REDUCTIONS else None
+        if x not in self.made or call.attrs.keepdims or call.attrs.axis is None:
+            return None
+        rank = x.ty.ndim
+        gone = {int(a) % rank for a in call.attrs.axis}
+        left = [moved_axis(a, rank) for a in range(rank) if a not in gone]
+        if left != sorted(left):
+            return None
+        axes = [moved_axis(a, rank) for a in gone]
+        return getattr(relax.op, op_name(call).removeprefix("relax."))(self.made[x], axes, keepdims=False)
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)

@@ -3,6 +3,7 @@
 A candidate is a group that FuseOps would form. Its benefit is the traffic it saves, at the model's
 typical sizes:
     benefit = sum of traffic(part) - traffic(fused),   traffic = bytes read and written by one function
+What reads an operand at several places takes in only what is cheap to compute so often (`_repeated`).
 A candidate without benefit is not taken: its functions become opaque to FuseOps and the grouping is redone. Nor is
 one that puts parts of a product's columns behind it (`_column_parts`) where no rule of the target serves that,
 nor one that FuseTIR makes no kernel of: it takes a size by itself beside sizes that no tensor of it has.
@@ -22,7 +23,7 @@ from tvm import relax, tirx
 
 from ..dimensions import size_of, tensor_bytes
 from ..errors import Declined
-from ..relay_ops.operator import ELEMENTWISE, INJECTIVE, OPAQUE
+from ..relay_ops.operator import ELEMENTWISE, INJECTIVE, OPAQUE, TAKES_STAGES
 from ..targets import Target
 from ..tir_schedules.blocks import Block, blocks, uses, without_loads
 from ._bytes_between import keep_bytes
@@ -32,6 +33,7 @@ from ._inline_small import inline_small
 from ._inner_sizes import readers_of_other_spellings
 from ._join_quantise import join_quantise
 from ._order import in_order
+from ._repeated import repeating_functions
 from ._served_groups import rule_of_group
 from ._size_order import with_sizes_in_order
 from .caches import with_readers_apart
@@ -54,6 +56,7 @@ class Fuse(Pass):
         parts = column_parts(mod)
         mod = _with_pattern(mod, parts, ELEMENTWISE)
         sizes = _row_sizes(mod, context.typical)
+        mod = _with_pattern(mod, repeating_functions(mod, sizes), TAKES_STAGES)
         refused: list[Report] = []
         while True:
             grouped = in_order(relax.transform.FuseOps()(mod))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable
 
@@ -275,6 +276,41 @@ def test_tiles_of_every_size_are_turned_right(name: str, isa: str, lanes: int) -
                 check(run, shapes(a, b), dtypes, reference)
 
 
+def mixed_rows(n: int | tirx.Var, d: int | tirx.Var) -> tirx.PrimFunc:
+    """y[j, i] of rows of x, two of them for each i: what interpolation is made of."""
+    x, shares = te.placeholder((7, d), name="x"), te.placeholder((n, 2), name="shares")
+    rows = te.placeholder((n, 2), "int32", name="rows")
+
+    def element(j: tirx.Var, i: tirx.Var) -> te.tensor.Tensor:
+        parts = [x[rows[i, k].astype("int64"), j] * shares[i, k] for k in range(2)]
+        return parts[0] + parts[1]
+
+    return primfunc(x, shares, rows, te.compute((d, n), element, name="y"))
+
+
+@pytest.mark.parametrize(("isa", "lanes"), [("avx512", 16), ("avx512", 4), ("avx2", 8)])
+def test_values_of_several_rows_are_turned(isa: str, lanes: int) -> None:
+    """Whole tiles and every rest, known and not; nothing is gathered from memory."""
+    if not here(isa):
+        pytest.skip(f"this processor does not run {isa}")
+    target, n, d = x86(isa), tirx.Var("n", "int64"), tirx.Var("d", "int64")
+    for sizes in ((16, 16), (33, 3), (5, 35), (n, 19), (21, d), (n, d)):
+        func = mixed_rows(*sizes)
+        decision = dataclasses.replace(RULE.default(func, target), lanes=lanes)
+        kernel = RULE.apply(func, target, decision)
+        built = tvm.compile(tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")}), target=target.tvm)
+        if all(isinstance(size, int) for size in sizes):
+            assert "gather" not in built.mod.inspect_source("asm")
+        known = [[size] if isinstance(size, int) else [1, 15, 16, 50] for size in sizes]
+        for rows, size in itertools.product(*known):
+            x, shares, places = random((7, size)), random((rows, 2), seed=1), random((rows, 2), "int32", seed=2)
+            y = np.zeros((size, rows), F)
+            given = [tvm.runtime.tensor(a) for a in (x, shares, places, y)]
+            built["main"](*given)
+            wanted = (x[places[:, 0]] * shares[:, :1] + x[places[:, 1]] * shares[:, 1:]).T
+            np.testing.assert_allclose(given[-1].numpy(), wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_large_transpositions_take_larger_tiles() -> None:
     """Out of memory a page that is opened should be used more than once."""
     graph, shapes, dtypes, reference = GRAPHS["transpose"]
@@ -310,6 +346,15 @@ def test_assembly_of_a_turned_tile(isa: str, width: int, shuffles: int) -> None:
     assert not [n for n in names if "gather" in n or n in ("vmovss", "vinsertps", "vpinsrd", "vextractps")]
     stores = [line for line in loops[0] if re.search(r"vmov[au]p[sd]\s+%[yz]mm\d+, .*\(", line)]
     assert len(stores) == width and "%rsp" not in "".join(stores), stores
+
+
+def test_images_of_one_channel_have_vectors_of_places() -> None:
+    """An axis of one element behind the others hides no vectors, whatever is read along them."""
+    target, shapes, dtypes = x86("avx2"), [(3, 5, 1), (40,)], [F, "int64"]
+    mod = fused(lambda emit, x, i: emit(op.take(x, i, axis=1, mode="clip")), shapes, dtypes)
+    mod = scheduled(mod, "elementwise", target)
+    assert "T.vectorized" in mod.script()
+    check(executable(mod, target), shapes, dtypes, lambda x, i: x[:, i])
 
 
 def test_what_is_not_turned_is_still_right_and_said_so_by_its_code() -> None:

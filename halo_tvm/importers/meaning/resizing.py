@@ -1,18 +1,21 @@
 """Resizing: every mode, any axes, sizes known or symbolic.
 
-Interpolation is separable: one axis after the other, each by a table of weights [size, taps] over neighbouring
-elements. Tables are computed in float64 by the model itself, since sizes may be symbolic.
+Interpolation is separable: one axis after the other, each by tables [taps, size] of its own, which neighbours an
+element is made of and their shares. They are computed in float64; of known sizes they are constants, else the model
+computes them. Whether two axes are one kernel is for fusion to say: where channels lie last they are.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from tvm import ir, relax, te, tirx
 
 from .builder import Builder, expr_dtype, expr_shape
+from .constant import Constant
 from .sizes import Dim, prim
 
 TRANSFORMS = (
@@ -23,8 +26,13 @@ TRANSFORMS = (
     "asymmetric",
     "tf_crop_and_resize",
 )
+# A number in float64, or one for each element of a table: known, or an expression of the model.
+_Number = float | np.ndarray | ir.Expr
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 _WIDE = "float64"
+_MOVES = {"op_pattern": 2}  # TVM's OpPatternKind.kInjective, which TVM cannot see behind a table
+_APART = {"op_pattern": 8}  # kOpaque: read many times, a table is not computed where it is read
+_MOST_TAPS = 16  # neighbours that one expression has; antialiasing may take many more, which a loop adds
 
 
 @dataclass(frozen=True)
@@ -70,38 +78,49 @@ def resized(builder: Builder, x: relax.Expr, table: Sequence[tuple[Axis, Dim]], 
         todo.append((axis, size))
     if not todo:
         return x
+    if way.mode == "nearest" and not crops:
+        return _nearest(builder, x, todo, way)
+    wide = "float64" if dtype == "float64" else "float32"
+    outside = way.extrapolation if crops else None
+    # What becomes smaller goes first; else the innermost axis does, which gathers, while there is least of it.
+    order = sorted(todo, key=lambda item: (not _shrinks(*item, shape), -item[0].axis))
+    for axis, size in order:
+        table = _Table.of(builder, axis, shape[axis.axis], size, way, wide)
+        x = _interpolated(builder, x, table, wide, dtype if axis is order[-1][0] else wide, outside)
+    return x
 
-    def compute(x: te.Tensor, *sizes: Dim) -> te.Tensor:
-        if way.mode == "nearest" and not crops:
-            return _nearest(x, [a for a, _ in todo], sizes, way)
-        wide = "float64" if dtype == "float64" else "float32"
-        out = x
-        for (axis, _), size in zip(todo, sizes):
-            out = _interpolated(out, axis, size, way, wide)
-        return te.compute(out.shape, lambda *i: out[i].astype(dtype), name="resized") if out.dtype != dtype else out
 
-    return builder.te(compute, x, *[size for _, size in todo], name="resize")
-
-
-def _nearest(x: te.Tensor, axes: Sequence[Axis], sizes: Sequence[Dim], way: Way) -> te.Tensor:
+def _nearest(builder: Builder, x: relax.Expr, todo: Sequence[tuple[Axis, Dim]], way: Way) -> relax.Expr:
     """One move: every element from its nearest source."""
-    shape = list(x.shape)
-    for axis, size in zip(axes, sizes):
-        shape[axis.axis] = prim(size)
+    limits = expr_shape(x)
+    factors = [_whole_factor(axis, way) for axis, _ in todo]
 
-    def element(*index):
-        at = list(index)
-        for axis, size in zip(axes, sizes):
-            o, limit = index[axis.axis], x.shape[axis.axis]
-            factor = _whole_factor(axis, way)
-            if factor is not None:
-                at[axis.axis] = tirx.min(tirx.floordiv(o, factor), limit - 1)
-            else:
-                place, _ = _source(o, axis, limit, prim(size), way)
-                at[axis.axis] = _clip(_rounded(place, way.nearest).astype("int64"), limit)
-        return x[tuple(at)]
+    def place(o: _Number, axis: Axis, limit: _Number, size: _Number) -> _Number:
+        return _clip(_rounded(_source(o, axis, limit, size, way)[0], way.nearest), limit)
 
-    return te.compute(shape, element, name="nearest")
+    found = [
+        _computed(builder, lambda o, *sizes, axis=axis: place(o, axis, *sizes), (limits[axis.axis], size), "int32")
+        for (axis, size), factor in zip(todo, factors)
+        if factor is None
+    ]
+
+    def compute(x: te.Tensor, *rest: te.Tensor | Dim) -> te.Tensor:
+        places, sizes = rest[: len(found)], rest[len(found) :]
+        shape = list(x.shape)
+        for (axis, _), size in zip(todo, sizes):
+            shape[axis.axis] = prim(size)
+
+        def element(*index: ir.Expr) -> ir.Expr:
+            at, left = list(index), iter(places)
+            for (axis, _), factor in zip(todo, factors):
+                o = index[axis.axis]
+                by_factor = factor and tirx.min(tirx.floordiv(o, factor), x.shape[axis.axis] - 1)
+                at[axis.axis] = by_factor if factor else next(left)[o].astype("int64")
+            return x[tuple(at)]
+
+        return te.compute(shape, element, name="nearest")
+
+    return builder.te(compute, x, *found, *[size for _, size in todo], name="resize", primfunc_attrs=_MOVES)
 
 
 def _whole_factor(axis: Axis, way: Way) -> int | None:
@@ -113,87 +132,137 @@ def _whole_factor(axis: Axis, way: Way) -> int | None:
     return int(axis.scale) if by_floor or by_round else None
 
 
-def _interpolated(x: te.Tensor, axis: Axis, size: Dim, way: Way, wide: str) -> te.Tensor:
-    limit = x.shape[axis.axis]
-    size = prim(size)
-    taps = _taps(axis, way)
-    k = te.reduce_axis((0, taps), "k")
+@dataclass(frozen=True)
+class _Table:
+    """What the elements of one axis are made of.
 
-    def parts(o):
-        """(source, its left neighbour, what is left of it: in 0 < rest <= 1)."""
-        place, outside = _source(o, axis, limit, size, way)
-        low = te.ceil(place) - _f(1)
-        return place, low, place - low, outside
+    places: [taps, size], the neighbours
+    shares: [taps, size], that of each
+    outside: [size], whether the place of an element is outside of the image, where that matters
+    """
 
-    def weight(o, tap):
-        _, low, rest, _ = parts(o)
-        value = _weight(rest, tap - (taps // 2 - 1), axis, way)
-        if way.exclude_outside:
-            at = low.astype("int64") + tap - (taps // 2 - 1)
-            value = tirx.if_then_else(tirx.all(at >= 0, at < limit), value, _f(0))
-        return value
+    axis: int
+    taps: int
+    places: relax.Expr
+    shares: relax.Expr
+    outside: relax.Expr | None
 
-    weights = te.compute([size, taps], weight, name="weights")
-    if way.exclude_outside or way.antialias:
-        j = te.reduce_axis((0, taps), "j")
-        sums = te.compute([size], lambda o: te.sum(weights[o, j], axis=j), name="sums")
-        raw = weights
-        weights = te.compute(
-            [size, taps], lambda o, t: raw[o, t] / tirx.Select(sums[o] == _f(0), _f(1), sums[o]), name="shares"
+    @classmethod
+    def of(cls, builder: Builder, axis: Axis, limit: Dim, size: Dim, way: Way, wide: str) -> _Table:
+        taps, sizes = _taps(axis, way), (limit, size)
+
+        def parts(o: _Number, tap: _Number | int, length: _Number, size: _Number) -> tuple[_Number, _Number]:
+            """(where neighbour `tap` of element o is, its share before all shares are made one)."""
+            source, _ = _source(o, axis, length, size, way)
+            low = _ceil(source) - 1.0  # the left neighbour: what is left of the place is in 0 < rest <= 1
+            offset = tap - float(taps // 2 - 1)
+            at, share = low + offset, _weight(source - low, offset, axis, way)
+            return at, _where(_both(at >= 0.0, at < length), share, 0.0) if way.exclude_outside else share
+
+        def place(o: _Number, tap: _Number, length: _Number, size: _Number) -> _Number:
+            return _clip(parts(o, tap, length, size)[0], length)
+
+        def share(o: _Number, tap: _Number, length: _Number, size: _Number) -> _Number:
+            own = parts(o, tap, length, size)[1]
+            if not (way.exclude_outside or way.antialias):
+                return own
+            whole = sum(parts(o, float(t), length, size)[1] for t in range(taps))
+            return own / _where(whole == 0.0, 1.0, whole)
+
+        outside = None
+        if way.transform == "tf_crop_and_resize":
+            outside = _computed(builder, lambda o, *s: _where(_source(o, axis, *s, way)[1], 1.0, 0.0), sizes, "int8")
+        return cls(
+            axis.axis,
+            taps,
+            _computed(builder, place, sizes, "int32", taps),
+            _computed(builder, share, sizes, wide, taps),
+            outside,
         )
 
-    def start(o):
-        return parts(o)[1].astype("int64") - (taps // 2 - 1)
 
-    starts = te.compute([size], start, name="starts")
-    shape = list(x.shape)
-    shape[axis.axis] = size
+def _computed(builder: Builder, function: Callable, sizes: tuple[Dim, Dim], dtype: str, taps: int = 0) -> relax.Expr:
+    """[size] of function(element, length, size), or [taps, size] with a tap second, all float64, in `dtype`.
 
-    def element(*index):
-        o = index[axis.axis]
-        at = list(index)
-        at[axis.axis] = _clip(starts[o] + k, limit)
-        return te.sum(x[tuple(at)].astype(wide) * weights[o, k].astype(wide), axis=k)
+    sizes: of the axis before and after; where both are known the table is a constant.
+    """
+    length, size = sizes
+    if isinstance(length, int) and isinstance(size, int):
+        grid = np.indices((taps, size) if taps else (size,)).astype(_WIDE)[::-1]
+        with np.errstate(all="ignore"):  # of an axis without elements
+            values = function(*grid, float(length), float(size)) + np.zeros(grid.shape[1:])
+            return builder.weight(Constant.of(values.astype(dtype)))
 
-    out = te.compute(shape, element, name="interpolated")
-    if way.transform != "tf_crop_and_resize":
-        return out
-    inner = out
+    def compute(length: Dim, size: Dim) -> te.Tensor:
+        def element(*index: ir.Expr) -> ir.Expr:
+            return function(*[i.astype(_WIDE) for i in (*index[::-1], prim(length), prim(size))]).astype(dtype)
 
-    def cropped(*index):
-        outside = parts(index[axis.axis])[3]
-        return tirx.Select(outside, tirx.const(way.extrapolation, wide), inner[index])
+        return te.compute([taps, prim(size)] if taps else [prim(size)], element, name="table")
 
-    return te.compute(shape, cropped, name="cropped")
+    return builder.te(compute, length, size, name="resize_table", primfunc_attrs=_APART)
 
 
-def _source(o: ir.Expr, axis: Axis, limit: ir.Expr, size: ir.Expr, way: Way) -> tuple[ir.Expr, ir.Expr]:
+def _interpolated(
+    builder: Builder, x: relax.Expr, table: _Table, wide: str, dtype: str, extrapolation: float | None
+) -> relax.Expr:
+    """`x` along the axis of `table` made of its neighbours, computed in `wide`, as `dtype`."""
+    at_once = table.taps <= _MOST_TAPS
+
+    def compute(x: te.Tensor, places: te.Tensor, shares: te.Tensor, *outside: te.Tensor) -> te.Tensor:
+        shape, axis = list(x.shape), table.axis
+        shape[axis] = places.shape[1]
+
+        def share_of(index: Sequence[ir.Expr], tap: ir.Expr | int) -> ir.Expr:
+            place = places[tap, index[axis]].astype("int64")
+            return x[(*index[:axis], place, *index[axis + 1 :])].astype(wide) * shares[tap, index[axis]]
+
+        def finished(index: Sequence[ir.Expr], value: ir.Expr) -> ir.Expr:
+            if outside:
+                value = tirx.Select(outside[0][index[axis]] != 0, tirx.const(extrapolation, wide), value)
+            return value.astype(dtype)
+
+        if at_once:
+            taps = range(1, table.taps)
+            return te.compute(
+                shape,
+                lambda *i: finished(i, sum((share_of(i, tap) for tap in taps), start=share_of(i, 0))),
+                name="interpolated",
+            )
+        k = te.reduce_axis((0, table.taps), "k")
+        sums = te.compute(shape, lambda *i: te.sum(share_of(i, k), axis=k), name="interpolated")
+        plain = dtype == wide and not outside
+        return sums if plain else te.compute(shape, lambda *i: finished(i, sums[i]), name="resized")
+
+    given = [e for e in (table.places, table.shares, table.outside) if e is not None]
+    return builder.te(compute, x, *given, name="resize", primfunc_attrs=_MOVES if at_once else {})
+
+
+def _shrinks(axis: Axis, size: Dim, shape: Sequence[Dim]) -> bool:
+    known = axis.scale is not None and axis.scale < 1
+    return known or isinstance(size, int) and isinstance(shape[axis.axis], int) and size < shape[axis.axis]
+
+
+def _source(o: _Number, axis: Axis, length: _Number, size: _Number, way: Way) -> tuple[_Number, _Number | bool]:
     """(the place in the input that output `o` comes from, whether it is outside), in float64."""
-    at = o.astype(_WIDE)
-    length = limit.astype(_WIDE)
-    scale = _f(axis.scale) if axis.scale is not None else size.astype(_WIDE) / length
-    width = scale * length if axis.scale is not None else size.astype(_WIDE)
-    inside = tirx.const(False, "bool")
+    scale = axis.scale if axis.scale is not None else size / length
+    width = scale * length if axis.scale is not None else size
     match way.transform:
         case "asymmetric":
-            return at / scale, inside
+            return o / scale, False
         case "half_pixel":
-            return (at + _f(0.5)) / scale - _f(0.5), inside
+            return (o + 0.5) / scale - 0.5, False
         case "pytorch_half_pixel":
-            return tirx.Select(width == _f(1), _f(-0.5), (at + _f(0.5)) / scale - _f(0.5)), inside
+            return _where(width == 1.0, -0.5, (o + 0.5) / scale - 0.5), False
         case "half_pixel_symmetric":
-            shift = length / _f(2) * (_f(1) - size.astype(_WIDE) / width)
-            return shift + (at + _f(0.5)) / scale - _f(0.5), inside
+            shift = length / 2.0 * (1.0 - size / width)
+            return shift + (o + 0.5) / scale - 0.5, False
         case "align_corners":
-            return tirx.Select(
-                width == _f(1), _f(0), at * (length - _f(1)) / tirx.max(width - _f(1), _f(1e-30))
-            ), inside
+            return _where(width == 1.0, 0.0, o * (length - 1.0) / _maximum(width - 1.0, 1e-30)), False
     start, end = axis.roi
-    span = _f(end - start) * (length - _f(1))
-    single = span / _f(2)
-    place = tirx.Select(width == _f(1), single, at * span / tirx.max(width - _f(1), _f(1e-30)))
-    place = place + _f(start) * (length - _f(1))
-    return place, tirx.any(place < _f(0), place > length - _f(1))
+    span = (end - start) * (length - 1.0)
+    place = _where(width == 1.0, span / 2.0, o * span / _maximum(width - 1.0, 1e-30))
+    place = place + start * (length - 1.0)
+    return place, _either(place < 0.0, place > length - 1.0)
 
 
 def _taps(axis: Axis, way: Way) -> int:
@@ -203,41 +272,75 @@ def _taps(axis: Axis, way: Way) -> int:
     return 2 - 2 * (math.floor(-reach / min(axis.scale, 1.0)) + 1)
 
 
-def _weight(rest: ir.Expr, offset: ir.Expr, axis: Axis, way: Way) -> ir.Expr:
+def _weight(rest: _Number, offset: _Number, axis: Axis, way: Way) -> _Number:
     """The share of the element `offset` behind the left neighbour of a place that is `rest` behind it."""
-    distance = te.abs(offset.astype(_WIDE) - rest)
+    distance = _maximum(offset - rest, rest - offset)
     if way.antialias:
-        distance = distance * _f(min(axis.scale, 1.0))
+        distance = distance * min(axis.scale, 1.0)
     if way.mode == "nearest":
         take_right = {
-            "round_prefer_floor": rest > _f(0.5),
-            "round_prefer_ceil": rest >= _f(0.5),
-            "floor": rest >= _f(1),
-            "ceil": rest > _f(0),
+            "round_prefer_floor": rest > 0.5,
+            "round_prefer_ceil": rest >= 0.5,
+            "floor": rest >= 1.0,
+            "ceil": rest > 0.0,
         }[way.nearest]
-        return tirx.Select(take_right, offset.astype(_WIDE), _f(1) - offset.astype(_WIDE))
+        return _where(take_right, offset, 1.0 - offset)
     if way.mode == "linear":
-        return tirx.max(_f(1) - distance, _f(0))
+        return _maximum(1.0 - distance, 0.0)
     a = way.cubic
-    near = ((_f(a + 2) * distance - _f(a + 3)) * distance) * distance + _f(1)
-    far = ((_f(a) * distance - _f(5 * a)) * distance + _f(8 * a)) * distance - _f(4 * a)
-    return tirx.Select(distance <= _f(1), near, tirx.Select(distance < _f(2), far, _f(0)))
+    near = (((a + 2) * distance - (a + 3)) * distance) * distance + 1.0
+    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+    return _where(distance <= 1.0, near, _where(distance < 2.0, far, 0.0))
 
 
-def _rounded(place: ir.Expr, mode: str) -> ir.Expr:
+def _rounded(place: _Number, mode: str) -> _Number:
     match mode:
         case "round_prefer_floor":
-            return te.ceil(place - _f(0.5))
+            return _ceil(place - 0.5)
         case "round_prefer_ceil":
-            return te.floor(place + _f(0.5))
+            return _floor(place + 0.5)
         case "floor":
-            return te.floor(place)
-    return te.ceil(place)
+            return _floor(place)
+    return _ceil(place)
 
 
-def _clip(index: ir.Expr, limit: ir.Expr) -> ir.Expr:
-    return tirx.max(tirx.min(index, limit - 1), tirx.const(0, "int64"))
+def _clip(index: _Number, limit: _Number) -> _Number:
+    return _maximum(_minimum(index, limit - 1.0), 0.0)
 
 
-def _f(value: float) -> ir.Expr:
-    return tirx.const(float(value), _WIDE)
+def _where(condition: object, then: _Number, other: _Number) -> _Number:
+    if isinstance(condition, bool | np.bool_ | np.ndarray):
+        return np.where(condition, then, other)
+    return tirx.Select(condition, _expression(then), _expression(other))
+
+
+def _maximum(a: _Number, b: _Number) -> _Number:
+    return np.maximum(a, b) if _is_known(a, b) else tirx.max(_expression(a), _expression(b))
+
+
+def _minimum(a: _Number, b: _Number) -> _Number:
+    return np.minimum(a, b) if _is_known(a, b) else tirx.min(_expression(a), _expression(b))
+
+
+def _ceil(a: _Number) -> _Number:
+    return np.ceil(a) if _is_known(a) else te.ceil(a)
+
+
+def _floor(a: _Number) -> _Number:
+    return np.floor(a) if _is_known(a) else te.floor(a)
+
+
+def _both(a: object, b: object) -> object:
+    return np.logical_and(a, b) if isinstance(a, np.ndarray) else tirx.all(a, b)
+
+
+def _either(a: object, b: object) -> object:
+    return np.logical_or(a, b) if isinstance(a, np.ndarray) else tirx.any(a, b)
+
+
+def _is_known(*values: _Number) -> bool:
+    return not any(isinstance(v, ir.Expr) for v in values)
+
+
+def _expression(a: _Number) -> ir.Expr:
+    return a if isinstance(a, ir.Expr) else tirx.const(float(a), _WIDE)

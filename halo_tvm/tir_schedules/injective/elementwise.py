@@ -8,7 +8,8 @@ Before -> after
                                                     that are contiguous everywhere: vectors, exact tails
     a concatenation, padding                   ->   a loop for each part of the last axis (`_seams`)
     y[i, j] = f(x[j, i])                       ->   tiles of `tile` x `tile`, so that cache lines are used whole;
-                                                    32-bit elements turned in registers (`_tiles`)
+                                                    32-bit elements turned in registers (`_tiles`), or the values
+                                                    made of several of them (`_turned_values`)
 Declines
     see `_injective`: reductions; blocks with a predicate or several stores; scatters; what grows too large when inlined
 """
@@ -42,8 +43,9 @@ from ..code.lanes import (
 from ..rule import Numbers, Rule
 from ._seams import Part, parts_of
 from ._tiles import is_turned, swapped_axis, tiles
+from ._turned_values import has_values_to_turn, turned_values
 from .match import contiguous_axes, nests_of
-from .nest import Nest, bits, store_at
+from .nest import Nest, bits, store_at, without_ones
 
 _SERIAL = (1 << 12, 1 << 13, 1 << 15)  # elements below which one thread may do it all
 # Out of memory, tiles of several cache lines use each page that they open four times: 1.4 times faster at
@@ -76,13 +78,11 @@ class Elementwise(Rule[ElementwiseDecision]):
     }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> ElementwiseDecision:
-        return decision_for(nests_of(func, once), target)
+        return decision_for(_nests_of(func), target)
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[ElementwiseDecision]:
         base, cores = self.default(func, target), target.cores
-        edges = (
-            (8, 16, 32, 64) if any(swapped_axis(nest) is not None for nest in nests_of(func, once)) else (base.tile,)
-        )
+        edges = (8, 16, 32, 64) if any(swapped_axis(nest) is not None for nest in _nests_of(func)) else (base.tile,)
         values = itertools.product(
             (base.lanes, max(1, base.lanes // 2)), (1, 2, 4), (cores, 4 * cores, 8 * cores), _SERIAL, edges
         )
@@ -90,7 +90,11 @@ class Elementwise(Rule[ElementwiseDecision]):
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: ElementwiseDecision) -> tirx.PrimFunc:
         self.check(decision)
-        return replace_body(func, seq([elements(nest, decision) for nest in nests_of(func, once)]))
+        return replace_body(func, seq([elements(nest, decision) for nest in _nests_of(func)]))
+
+
+def _nests_of(func: tirx.PrimFunc) -> list[Nest]:
+    return [without_ones(nest) for nest in nests_of(func, once)]
 
 
 def decision_for(nests: Sequence[Nest], target: Target) -> ElementwiseDecision:
@@ -109,6 +113,8 @@ def elements(nest: Nest, decision: ElementwiseDecision) -> tirx.Stmt:
     def emit(parallel: bool) -> tirx.Stmt:
         swapped = swapped_axis(nest)
         if swapped is not None:
+            if not is_turned(nest, swapped) and has_values_to_turn(nest, decision.lanes, swapped):
+                return turned_values(nest, decision.lanes, decision.tasks, parallel, swapped)
             return tiles(nest, decision.lanes, decision.tile, decision.tasks, parallel, swapped)
         return _vectors(nest, decision, parallel)
 

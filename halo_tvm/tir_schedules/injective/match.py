@@ -98,11 +98,17 @@ def contiguous_axes(nest: Nest) -> int:
 
 
 def _is_contiguous(indices: Sequence[Expr], buffer: ir.Var, axes: Sequence[ir.Var], extents: Sequence[Expr]) -> bool:
-    """Whether an access ends in exactly `axes` over a buffer of these extents, or uses none of them."""
+    """Whether an access ends in exactly `axes` over a buffer of these extents, or uses none of them.
+
+    Axes of one element lie anywhere.
+    """
+    moving = [(axis, extent) for axis, extent in zip(axes, extents) if constant(extent) != 1]
+    axes, extents = [axis for axis, _ in moving], [extent for _, extent in moving]
     if not any(uses(i, v) for i in indices for v in axes):
         return True
+    places = [(at, size) for at, size in zip(indices, buffer.shape) if constant(size) != 1]
+    indices, shape = [at for at, _ in places], [size for _, size in places][-len(axes) :]
     head, tail = indices[: -len(axes)], indices[-len(axes) :]
-    shape = list(buffer.shape)[-len(axes) :]
     return (
         len(tail) == len(axes)
         and all(is_var(i, v) for i, v in zip(tail, axes))

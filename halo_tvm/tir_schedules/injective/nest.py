@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import Expr
 
-from ..code.lanes import simplify
+from ..code.lanes import constant, index, simplify
 from ..code.vector_math import hoist_lets
 
 
@@ -22,6 +23,21 @@ class Nest:
     axes: tuple[ir.Var, ...]
     extents: tuple[Expr, ...]
     value: Expr
+
+
+def without_ones(nest: Nest) -> Nest:
+    """`nest` without its axes of one element, behind which the vectors of an image of one channel would be lost."""
+    kept = [constant(extent) != 1 for extent in nest.extents]
+    if all(kept) or not any(kept):
+        return nest
+    zeros = {axis: index(0) for axis, keep in zip(nest.axes, kept) if not keep}
+    return Nest(
+        nest.output,
+        tuple(substituted(at, zeros) for at in nest.indices),
+        tuple(itertools.compress(nest.axes, kept)),
+        tuple(itertools.compress(nest.extents, kept)),
+        substituted(nest.value, zeros),
+    )
 
 
 def store_at(nest: Nest, here: Mapping[ir.Var, Expr]) -> tirx.Stmt:
