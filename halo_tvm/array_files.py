@@ -43,9 +43,9 @@ def read_arrays(file: Path | str) -> np.ndarray | dict[str, np.ndarray]:
     try:
         found = np.load(file, allow_pickle=False)
         if isinstance(found, np.ndarray):
-            return found
+            return as_numbers(found)
         with found:
-            arrays = {name: found[name] for name in found.files}
+            arrays = {name: as_numbers(found[name]) for name in found.files}
     except FileNotFoundError:
         raise
     except UNREADABLE as error:
@@ -54,6 +54,15 @@ def read_arrays(file: Path | str) -> np.ndarray | dict[str, np.ndarray]:
     if other is not None:
         raise Unreadable(f"the member {other[:80]!r} that is no array")
     return arrays
+
+
+def as_numbers(array: np.ndarray) -> np.ndarray:
+    """`array`, of bfloat16 where it has that size: NumPy's files do not know the name of that type."""
+    if not isinstance(array, np.ndarray) or array.dtype != np.dtype("V2"):
+        return array
+    import ml_dtypes
+
+    return array.view(ml_dtypes.bfloat16)
 
 
 def read_npz(file: Path | str) -> dict[str, np.ndarray]:

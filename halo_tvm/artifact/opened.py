@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..array_files import UNREADABLE, one_reason
+from ..array_files import UNREADABLE, as_numbers, one_reason
 from ..errors import ArtifactCorrupt, HaloError, UsageError
 from .manifest import MANIFEST_LIMIT_BYTES, Manifest
 
@@ -94,7 +94,8 @@ class OpenArtifact:
                     if info.compress_type != zipfile.ZIP_STORED or info.file_size > size:
                         raise ValueError(f"member {info.filename!r} is compressed")
                     member = io.BytesIO(archive.read(info))
-                    arrays[info.filename.removesuffix(".npy")] = np.lib.format.read_array(member, allow_pickle=False)
+                    array = np.lib.format.read_array(member, allow_pickle=False)
+                    arrays[info.filename.removesuffix(".npy")] = as_numbers(array)
         except UNREADABLE as error:
             raise ArtifactCorrupt(
                 f"{self.path / REFERENCE_NAME}: expected an uncompressed npz of plain arrays, "

@@ -6,6 +6,8 @@ Before -> after
     x * (0.5 + 0.5 * erf(x * sqrt(1/2))), however the constants are spread
     x * (0.5 + 0.5 * tanh(sqrt(2 / pi) * x * (1 + 0.044715 * x * x))), likewise
         ->   a polynomial for the whole GELU: no cancellation, and no division as in tanh
+    isnan(x)
+        ->   a comparison of its bits: TVM has no vectors of that call
     pow(x, 1 | 2 | 3 | 4 | 0.5 | -0.5 | -1)
         ->   multiplications, a square root, a division
     functions of functions, choices between choices
@@ -34,7 +36,7 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ..tir_schedules.blocks import loads, uses
-from ..tir_schedules.code.vector_math import BUILDERS, dtype_of, gelu, gelu_tanh, hoist_lets, let
+from ..tir_schedules.code.vector_math import BUILDERS, dtype_of, gelu, gelu_tanh, hoist_lets, is_nan, let
 from ._bfloat16 import by_bits, by_value, can_widen, is_bfloat16, is_local, rounded, widened
 from ._stages import Stages
 from .graph_pass import Context, Pass, Report
@@ -88,6 +90,8 @@ def rewrite_function(func: tirx.PrimFunc, rewritten: Counter[str], left: Counter
             return call
         name = call.op.name.rpartition(".")[2]
         new = None
+        if name == "isnan" and str(dtype_of(call.args[0])).startswith("float"):
+            return is_nan(call.args[0])
         if name == "pow":
             new = _constant_power(*call.args)
         elif name in BUILDERS and can_widen(call.args[0]):

@@ -250,6 +250,18 @@ def test_logarithms_in_integer_stores() -> None:
     np.testing.assert_array_equal(out.numpy()[clear], np.ceil(exact)[clear].astype(np.int64))
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_no_number_is_a_comparison(dtype: str) -> None:
+    """TVM has no vectors of `isnan`, which would make single elements of a whole loop."""
+    mod = elementwise(lambda x: tirx.Select(tirx.isnan(x), tirx.const(0.0, dtype), x), dtype)
+    new, report = VectorMath()(mod)
+    assert "isnan" not in new.script() and report == {"rewritten": {}, "left": {}}
+    values = np.array([1, np.nan, -np.inf, 0] * (CHUNK // 4), dtype)
+    out = tvm.runtime.tensor(np.zeros(CHUNK, dtype))
+    tvm.compile(new, target="llvm")(tvm.runtime.tensor(values), out)
+    np.testing.assert_array_equal(out.numpy(), np.where(np.isnan(values), 0, values))
+
+
 def test_what_is_left_is_counted() -> None:
     power = elementwise(lambda x: tirx.pow(x, x) + tirx.sin(x))
     assert VectorMath()(power)[1] == {"rewritten": {}, "left": {"pow": 1, "sin": 1}}

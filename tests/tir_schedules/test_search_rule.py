@@ -16,6 +16,7 @@ from tvm.script import tirx as T
 
 from halo_tvm.code_generation import compiled
 from halo_tvm.errors import Declined
+from halo_tvm.extremes import maximum, minimum
 from halo_tvm.passes.schedule import rule_for, scheduled_by
 from halo_tvm.targets import Target
 from halo_tvm.tir_schedules import RULES
@@ -180,6 +181,29 @@ def test_stands_before_the_fallback_and_makes_vectors() -> None:
     listing = built({"f": scheduled_by(RULE, func, target, choice.decision)}, target).mod.inspect_source("asm")
     assert "vmaskmovps" in listing, "a condition that differs between lanes is a mask"
     assert "vaddps" in listing and "ymm" in listing
+
+
+@pytest.mark.parametrize(("choice", "numpy_of"), [(maximum, np.max), (minimum, np.min)])
+def test_the_extreme_of_everything_is_found_in_vectors(choice: Callable, numpy_of: Callable) -> None:
+    """Of floats it is a choice that NaN ends, of which there are partial results as of sums."""
+    target, shape = x86("avx512" if here("avx512") else "avx2"), (7, 70)
+    x = te.placeholder([tirx.IntImm("int64", n) for n in shape], name="x")
+    i, j = (te.reduce_axis((0, n)) for n in x.shape)
+    reducer = te.comm_reducer(choice, lambda dtype: tirx.const(0.0, dtype), name="extreme")
+    func = te.create_prim_func([x, te.compute((), lambda: reducer(x[i, j], axis=[i, j]))])
+    assert RULE.default(func, target).lanes[0] > 1
+    module = built(
+        {f"f{n}": scheduled_by(RULE, func, target, d) for n, d in enumerate(decisions(func, target, 4, 0))}, target
+    )
+    values = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    for place in (None, (0, 0), (3, 33), (6, 69)):
+        if place is not None:
+            values[:] = np.where(np.isnan(values), 1.0, values)
+            values[place] = np.nan
+        for n in range(4):
+            out = tvm.runtime.tensor(np.zeros((), "float32"))
+            module[f"f{n}"](tvm.runtime.tensor(values), out)
+            np.testing.assert_array_equal(out.numpy(), numpy_of(values))
 
 
 def test_a_decision_that_does_not_fit_is_declined() -> None:

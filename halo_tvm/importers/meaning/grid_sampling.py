@@ -9,6 +9,7 @@ from tvm import ir, relax, te, tirx
 
 from .broadcast import same_sizes
 from .builder import Builder, expr_dtype, expr_shape
+from .sizes import Dim, prim
 
 MODES = ("linear", "cubic", "nearest")
 PADDINGS = ("zeros", "border", "reflection")
@@ -35,10 +36,11 @@ def grid_sampling(
     brought_inside = padding != "zeros" and mode != "cubic"  # of a cube, each neighbour is, for itself
     keeps_nan = rank == 2 and mode != "nearest" and not brought_inside
 
-    def compute(x: te.Tensor, grid: te.Tensor) -> te.Tensor:
-        sizes = list(x.shape[2:])
+    one, half = tirx.const(1, dtype), tirx.const(0.5, dtype)
+
+    def place_all(grid: te.Tensor, *space: Dim) -> te.Tensor:
+        sizes = [prim(n) for n in space]
         borders = [_border(n, corners, dtype) for n in sizes]
-        one, half = tirx.const(1, dtype), tirx.const(0.5, dtype)
 
         def place(*index: ir.Expr) -> ir.Expr:
             n, where, axis = index[0], index[1:-1], index[-1]
@@ -62,9 +64,13 @@ def grid_sampling(
                 out = at if a == 0 else tirx.Select(axis == a, at, out)
             return out
 
-        places = te.compute([*grid.shape[:-1], rank], place, name="places")
+        return te.compute([*grid.shape[:-1], rank], place, name="places")
+
+    def compute(x: te.Tensor, places: te.Tensor) -> te.Tensor:
+        sizes = list(x.shape[2:])
+        borders = [_border(n, corners, dtype) for n in sizes]
         taps = {"nearest": (0,), "linear": (0, 1), "cubic": (-1, 0, 1, 2)}[mode]
-        shape = [x.shape[0], x.shape[1], *grid.shape[1:-1]]
+        shape = [x.shape[0], x.shape[1], *places.shape[1:-1]]
 
         def element(*index: ir.Expr) -> ir.Expr:
             n, c, where = index[0], index[1], index[2:]
@@ -86,16 +92,18 @@ def grid_sampling(
                     elif padding == "reflection":
                         low, high = borders[a]
                         position = _reflected(position.astype(dtype), low, high, dtype).astype("int64")
-                    at.append(position if padding == "zeros" else clipped(position, sizes[a]))
+                    at.append(clipped(position, sizes[a]))
                 value = x[(n, c, *at)].astype(dtype)
-                if inside:
-                    value = tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, dtype))
+                if inside:  # what is read in its place is there, so that vectors need no branch
+                    value = tirx.Select(tirx.all(*inside), value, tirx.const(0, dtype))
                 total = total + value * share
             return total.astype(x.dtype)
 
         return te.compute(shape, element, name="sampled")
 
-    return builder.te(compute, x, grid, name="gridsample")
+    # Read by every channel, so places are not computed where they are read.
+    places = builder.te(place_all, grid, *expr_shape(x)[2:], name="gridplaces", primfunc_attrs={"op_pattern": 8})
+    return builder.te(compute, x, places, name="gridsample")
 
 
 def _border(size: ir.Expr, corners: bool, dtype: str) -> tuple[ir.Expr, ir.Expr]:

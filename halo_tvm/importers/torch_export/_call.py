@@ -175,6 +175,13 @@ def to_array(tensor: torch.Tensor) -> np.ndarray:
     return np.asarray(tensor.numpy(), order="C")  # ascontiguousarray would give a number a dimension
 
 
+def from_array(array: np.ndarray) -> torch.Tensor:
+    """A tensor of the elements of `array`, which are its own."""
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(np.array(array))
+
+
 def _natural(value: Number) -> str:
     return "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
 

@@ -20,7 +20,7 @@ from ...params import ParamSource, ParamTable
 from ..meaning.builder import Refused
 from ..meaning.random import drawing
 from ..shapes import usual_size
-from ._call import dtype_name, to_array
+from ._call import dtype_name, from_array, to_array
 from ._complex import COMPONENTS, Pair, parts_of
 from ._conditions import conditions_of, texts_of
 from ._decompose import decomposed
@@ -349,9 +349,7 @@ def _engine(
         for spec in program.graph_signature.input_specs:
             if spec.kind is InputKind.USER_INPUT:
                 name = spec.arg.name
-                flat.append(
-                    torch.from_numpy(np.array(values[name])) if name in values else getattr(spec.arg, "value", None)
-                )
+                flat.append(from_array(values[name]) if name in values else getattr(spec.arg, "value", None))
         args, kwargs = _pytree.tree_unflatten(flat, program.call_spec.in_spec)
         try:
             with torch.no_grad():
@@ -364,7 +362,7 @@ def _engine(
             ) from reason
         tensors = [t for t in _pytree.tree_flatten(result)[0] if isinstance(t, torch.Tensor)]
         return {
-            name: tensor.resolve_conj().resolve_neg().numpy() for name, tensor in zip(outputs, tensors, strict=True)
+            name: to_array(tensor.resolve_conj().resolve_neg()) for name, tensor in zip(outputs, tensors, strict=True)
         }
 
     return run

@@ -296,6 +296,15 @@ BUILDERS: dict[str, Callable[[Expr], Expr]] = {
 }
 
 
+def is_nan(x: Expr) -> Expr:
+    """Whether `x`, of any floating-point type but bfloat16, is none: TVM takes `x != x` for false."""
+    bits, _, lanes = str(dtype_of(x)).removeprefix("float").partition("x")
+    kind = f"uint{bits}x{lanes}" if lanes else f"uint{bits}"
+    infinity = {"16": 0x7C00, "32": 0x7F80_0000, "64": 0x7FF0_0000_0000_0000}[bits]
+    magnitude = tirx.reinterpret(kind, x) & tirx.const((1 << int(bits) - 1) - 1, kind)
+    return magnitude > tirx.const(infinity, kind)
+
+
 def dtype_of(x: Expr) -> tvm_ffi.dtype:
     return tvm_ffi.dtype(str(x.ty.dtype))
 

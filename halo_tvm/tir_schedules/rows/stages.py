@@ -102,18 +102,29 @@ def _reduction(block: Block) -> tuple[Operation, Expr, Expr]:
     assert store is not None and isinstance(block.node.init, tirx.BufferStore), (
         "a reduction stores one value and has an init"
     )
-    value = store.value
-    if isinstance(value, tirx.Select):
-        total, element = value.true_value, value.false_value
-        for choice in _CHOICES:
-            if dtype_of(store.buffer).startswith(("float", "bfloat")) and _same(value, choice(total, element)):
-                return choice, element, block.node.init.value
-    if not isinstance(value, OPERATIONS):
-        raise Declined(f"reduces by {type(value).__name__}, served are Add, Mul, Max and Min")
-    for mine, other in ((value.a, value.b), (value.b, value.a)):
-        if isinstance(mine, ir.TensorLoad) and mine.source.same_as(store.buffer):
-            return type(value), other, block.node.init.value
-    raise Declined("the update of a reduction is not `total = total op value`")
+    found = accumulated(store.value, store.buffer)
+    if found is None and not isinstance(store.value, (*OPERATIONS, tirx.Select)):
+        raise Declined(f"reduces by {type(store.value).__name__}, served are Add, Mul, Max and Min")
+    if found is None:
+        raise Declined("the update of a reduction is not `total = total op value`")
+    return *found, block.node.init.value
+
+
+def accumulated(update: Expr, buffer: ir.Var) -> tuple[Operation, Expr] | None:
+    """(operation, operand) where `update` is `total operation operand`, total being read of `buffer`; else None.
+
+    Steps may come in any order then. The larger and the smaller of two floats are choices, which NaN ends.
+    """
+    candidates: list[tuple[Operation, Expr, Expr]] = []
+    if isinstance(update, OPERATIONS):
+        candidates = [(type(update), update.a, update.b), (type(update), update.b, update.a)]
+    elif isinstance(update, tirx.Select) and dtype_of(buffer).startswith(("float", "bfloat")):
+        total, element = update.true_value, update.false_value
+        candidates = [(choice, total, element) for choice in _CHOICES if _same(update, choice(total, element))]
+    for operation, total, element in candidates:
+        if isinstance(total, ir.TensorLoad) and total.source.same_as(buffer):
+            return None if any(x.source.same_as(buffer) for x in loads(element)) else (operation, element)
+    return None
 
 
 def _check_loads(stage: Stage, stages: Sequence[Stage], outputs: Sequence[ir.Var]) -> None:

@@ -23,7 +23,7 @@ from ...blocks import Block, blocks, is_scheduled, loads
 from ...code.lanes import constant, product
 from ...injective.match import inlined, one_iterator_per_axis
 from ...injective.nest import Nest, substituted
-from ...rows.stages import OPERATIONS
+from ...rows.stages import Operation, accumulated
 
 _LONG = 8  # operations in the dimensions of a function
 
@@ -38,22 +38,16 @@ class Total:
     update: Expr  # loads of totals are their values so far
 
     @property
-    def operation(self) -> type | None:
-        """Add, Mul, Max or Min, where the update is `total = total op operand`: steps may come in any order."""
-        return None if self._operand() is None else type(self.update)
+    def operation(self) -> Operation | None:
+        """Of `total = total operation operand`; None where steps must come in their order."""
+        found = accumulated(self.update, self.buffer)
+        return None if found is None else found[0]
 
     @property
     def operand(self) -> Expr:
-        operand = self._operand()
-        assert operand is not None, "asked only where there is an operation"
-        return operand
-
-    def _operand(self) -> Expr | None:
-        if isinstance(self.update, OPERATIONS):
-            for mine, other in ((self.update.a, self.update.b), (self.update.b, self.update.a)):
-                if isinstance(mine, ir.TensorLoad) and mine.source.same_as(self.buffer):
-                    return None if any(x.source.same_as(self.buffer) for x in loads(other)) else other
-        return None
+        found = accumulated(self.update, self.buffer)
+        assert found is not None, "asked only where there is an operation"
+        return found[1]
 
 
 @dataclass(frozen=True)

@@ -230,7 +230,7 @@ class Tile:
         return places
 
 
-def _neutral(operation: type, start: Expr) -> Expr:
+def _neutral(operation: Callable[[Expr, Expr], Expr] | None, start: Expr) -> Expr:
     """What every lane begins with; max and min may begin with the first value itself."""
     if operation in (tirx.Add, tirx.Mul):
         return tirx.const(0 if operation is tirx.Add else 1, str(start.ty.dtype))
