@@ -648,3 +648,21 @@ def test_rows_that_see_no_key_are_as_softmax_leaves_them(cleared: bool) -> None:
     for one in sorted(OPERATORS["attention"].lifts(), key=lambda lift: -lift.benefit):
         mod, _ = apply_lift(mod, one, [])
     assert count_calls(mod["main"])["halo.attention"] == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "weight", "options"),
+    [
+        ((1, 6, 9), (6, 4, 16), {"stride": 8, "padding": 4}),
+        ((1, 8, 5, 7), (8, 3, 3, 3), {"stride": 2, "padding": 1, "output_padding": 1}),
+        ((2, 8, 5, 7), (8, 3, 4, 4), {"stride": 2, "padding": 1, "groups": 2}),
+        ((1, 4, 6, 5), (4, 2, 3, 2), {"stride": (2, 3), "dilation": (3, 1), "groups": 2}),
+        ((1, 4, 6, 5), (4, 2, 1, 1), {"stride": 2}),
+    ],
+)
+def test_transposed_convolutions_of_computed_weights_are_convolutions(shape, weight, options):
+    """As layers whose weights a style scales: by phases, as with weights that are known, no loop over all of them."""
+    function = getattr(torch.nn.functional, f"conv_transpose{len(shape) - 2}d")
+    module = Function(lambda x, w, s: function(x, w * s, **options))
+    examples = (normal(*shape), normal(*weight), normal(1, weight[1], *[1] * (len(shape) - 2)))
+    assert operators(check(module, examples))["convolution"] >= 1

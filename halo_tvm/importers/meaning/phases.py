@@ -1,4 +1,4 @@
-"""A transposed convolution with a known weight as one ordinary convolution, and a move behind it.
+"""A transposed convolution as one ordinary convolution, and a move behind it.
 
 Computation
     Place t of the whole result, nothing cut off, gets x[i] * w[k] where i * stride + k * dilation = t. Of one phase
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from tvm import relax, te, tirx
@@ -32,8 +33,11 @@ from .windows import Window, is_static
 Cut = Callable[[Sequence[Dim]], tuple[Window, list[Dim]]]
 
 
-def by_phases(builder: Builder, x: relax.Expr, weight: Constant, cut: Cut, groups: int) -> relax.Expr:
-    """x [n, c, *space] and weight [c, m/groups, *kernel] -> [n, m, *sizes]."""
+def by_phases(builder: Builder, x: relax.Expr, weight: Constant | relax.Expr, cut: Cut, groups: int) -> relax.Expr:
+    """x [n, c, *space] and weight [c, m/groups, *kernel] -> [n, m, *sizes].
+
+    A weight that is known is arranged now, one that is computed by the model.
+    """
     space = expr_shape(x)[2:]
     window, sizes = cut(space)
     strides, rank = window.strides, len(space)
@@ -51,7 +55,10 @@ def by_phases(builder: Builder, x: relax.Expr, weight: Constant, cut: Cut, group
         after = [max(end // stride, 0) for end, stride in zip(ends, strides)]
     else:
         first, after = [0] * rank, reach
-    arranged = builder.weight(_of_phases(weight, window, taps, groups))
+    if isinstance(weight, Constant):
+        arranged = builder.weight(_of_phases(weight, window, taps, groups))
+    else:
+        arranged = _computed_phases(builder, weight, window, taps, groups)
     pads = (*(most - start for most, start in zip(reach, first)), *after)
     attrs = {"layout": "first", "strides": (1,) * rank, "dilations": apart, "pads": pads, "groups": groups}
     made = builder.emit(Convolution.call(x, arranged, **attrs))
@@ -114,3 +121,104 @@ def _of_phases(weight: Constant, window: Window, taps: Sequence[int], groups: in
         return made.reshape(shape)
 
     return Constant(shape, weight.dtype, arranged, f"{weight.name}.phases")
+
+
+def meets_everywhere(window: Window) -> bool:
+    """Whether as many elements of the kernel meet in every phase: then there are no zeros among their weights."""
+    return all(
+        stride == 1 or dilation == 1 and kernel % stride == 0
+        for kernel, stride, dilation in zip(window.kernel, window.strides, window.dilations)
+    )
+
+
+def _computed_phases(
+    builder: Builder, weight: relax.Expr, window: Window, taps: Sequence[int], groups: int
+) -> relax.Expr:
+    """As `_of_phases`, of a weight that the model computes and a window that meets everywhere."""
+
+    def arranged(w: te.Tensor) -> te.Tensor:
+        channels, outer = (int(n) for n in w.shape[:2])
+        inner, phases = channels // groups, math.prod(window.strides)
+
+        def element(row: tirx.Var, c: tirx.Var, *tap: tirx.Var) -> tirx.PrimExpr:
+            phase, at = tirx.floormod(tirx.floordiv(row, outer), phases), []
+            for t, count, stride in reversed(list(zip(tap, taps, window.strides))):
+                at.append((count - 1 - t) * stride + tirx.floormod(phase, stride))
+                phase = tirx.floordiv(phase, stride)
+            group = tirx.floordiv(row, outer * phases)
+            return w[(group * inner + c, tirx.floormod(row, outer), *reversed(at))]
+
+        return te.compute([groups * phases * outer, inner, *taps], element, name="phases")
+
+    return builder.te(arranged, weight, name="phases")
+
+
+def phase_by_phase(builder: Builder, x: relax.Expr, weight: relax.Expr, cut: Cut, groups: int) -> relax.Expr:
+    """As `by_phases`, of a computed weight, by a convolution for each phase: no weight of them is a zero of ours."""
+    window, _ = cut(expr_shape(x)[2:])
+    found = []
+    for phase in np.ndindex(*window.strides):
+        runs = [_run(p, *axis) for p, *axis in zip(phase, window.kernel, window.strides, window.dilations)]
+        if any(run is None for run in runs):
+            continue  # no element of the kernel gets there
+        found.append((phase, runs, _convolved(builder, x, weight, runs, groups)))
+
+    def interleaved(x: te.Tensor, *parts: te.Tensor) -> te.Tensor:
+        over, sizes = cut(list(x.shape[2:]))
+
+        def element(n: tirx.Var, m: tirx.Var, *place: tirx.Var) -> tirx.PrimExpr:
+            spots = [o + begin for o, begin in zip(place, over.pads)]
+            value = tirx.const(0, x.dtype)
+            for (phase, runs, _), part in zip(found, parts):
+                at = [tirx.floordiv(s, stride) - run.first for s, stride, run in zip(spots, window.strides, runs)]
+                met = [
+                    tirx.floormod(s, stride) == p for s, stride, p in zip(spots, window.strides, phase) if stride > 1
+                ]
+                met += [c for q, size in zip(at, part.shape[2:]) for c in (q >= 0, q < size)]
+                value = tirx.if_then_else(tirx.all(*met), part[(n, m, *at)], value)
+            return value
+
+        return te.compute([x.shape[0], parts[0].shape[1], *sizes], element, name="interleaved")
+
+    return builder.te(interleaved, x, *[part for *_, part in found], name="interleaved")
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The elements of a kernel that one phase meets along an axis: `count` from `begin` on, every `step`-th.
+
+    The first of them takes its input `first` elements back, each other one `apart` further.
+    """
+
+    begin: int
+    step: int
+    count: int
+    first: int
+    apart: int
+
+
+def _run(phase: int, kernel: int, stride: int, dilation: int) -> _Run | None:
+    met = [k for k in range(kernel) if k * dilation % stride == phase]
+    if not met:
+        return None
+    step = stride // math.gcd(stride, dilation)
+    return _Run(met[0], step, len(met), (met[0] * dilation - phase) // stride, step * dilation // stride)
+
+
+def _convolved(builder: Builder, x: relax.Expr, weight: relax.Expr, runs: Sequence[_Run], groups: int) -> relax.Expr:
+    """The places of one phase that any element of `x` reaches, from the first on."""
+
+    def arranged(w: te.Tensor) -> te.Tensor:
+        channels, outer = (int(n) for n in w.shape[:2])
+        inner = channels // groups
+
+        def element(row: tirx.Var, c: tirx.Var, *tap: tirx.Var) -> tirx.PrimExpr:
+            at = [run.begin + (run.count - 1 - t) * run.step for t, run in zip(tap, runs)]
+            return w[(tirx.floordiv(row, outer) * inner + c, tirx.floormod(row, outer), *at)]
+
+        return te.compute([groups * outer, inner, *[run.count for run in runs]], element, name="phase")
+
+    reach = tuple((run.count - 1) * run.apart for run in runs)
+    attrs = {"strides": (1,) * len(runs), "dilations": tuple(run.apart for run in runs), "pads": (*reach, *reach)}
+    kernel = builder.te(arranged, weight, name="phase")
+    return builder.emit(Convolution.call(x, kernel, layout="first", groups=groups, **attrs))

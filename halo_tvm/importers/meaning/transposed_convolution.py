@@ -10,7 +10,7 @@ from tvm import relax, te, tirx
 from .broadcast import same_sizes
 from .builder import Builder, expr_dtype, expr_shape
 from .convolution import with_bias
-from .phases import by_phases
+from .phases import by_phases, meets_everywhere, phase_by_phase
 from .sizes import Dim, Sizes
 from .windows import Window, halved
 
@@ -57,11 +57,16 @@ def transposed_convolution(
     known = builder.known(weight)
     sizes = spread.over(builder.sizes, expr_shape(x)[2:])[1]
     is_empty = any(isinstance(size, int) and size < 1 for size in sizes)  # no convolution to make phases of
-    floats = known is not None and known.dtype == expr_dtype(x) and known.dtype.startswith(("float", "bfloat"))
+    floats = expr_dtype(weight) == expr_dtype(x) and expr_dtype(x).startswith(("float", "bfloat"))
+    is_known = all(isinstance(size, int) for size in expr_shape(weight))
     # TVM takes minutes to build what interleaves groups of open volumes.
     is_slow = groups > 1 and len(sizes) > 2 and any(not isinstance(size, int) for size in sizes)
-    if known is not None and floats and not is_empty and not is_slow:
-        made = by_phases(builder, x, known, lambda space: spread.over(builder.sizes, space), groups)
+    # Volumes are padded in memory, where a weight that is infinite meets zeros; one that is known is taken for finite.
+    is_served = known is not None or is_known and len(sizes) < 3
+    if is_served and floats and not is_empty and not is_slow:
+        cut = lambda space: spread.over(builder.sizes, space)  # noqa: E731
+        at_once = known is not None or meets_everywhere(spread.window)
+        made = (by_phases if at_once else phase_by_phase)(builder, x, known or weight, cut, groups)
         return with_bias(builder, made, bias)
     part, dtype = channels // groups, expr_dtype(x)
     wide = "float64" if dtype == "float64" else "float32"
