@@ -72,7 +72,9 @@ def scheduled_by(
     scheduled = rule.apply(func, target, decision)
     if target.spec.gpu:
         scheduled = without_empty_launches(scheduled)
-    return rewrite_function(scheduled, *(counts or (Counter(), Counter()))) if vector_math else scheduled
+    if not vector_math:
+        return scheduled
+    return rewrite_function(scheduled, *(counts or (Counter(), Counter())), wide=not target.spec.gpu)
 
 
 def schedule_functions(

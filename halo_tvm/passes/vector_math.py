@@ -1,8 +1,9 @@
 """Calls of the C library's functions become polynomials that vectorise, in every PrimFunc.
 
 Before -> after
-    exp(x), exp2(x), tanh(x), erf(x), sigmoid(x), log(x), log2(x), log10(x), log1p(x)
-        ->   polynomials in float32 (float16 and bfloat16: through float32), see `_vector_math`
+    exp(x), exp2(x), tanh(x), erf(x), sigmoid(x), log(x), log2(x), log10(x), log1p(x), sin(x), cos(x), tan(x)
+        ->   polynomials in float32 (float16 and bfloat16: through float32), see `code.vector_math` and
+             `code.trigonometry`
     x * (0.5 + 0.5 * erf(x * sqrt(1/2))), however the constants are spread
     x * (0.5 + 0.5 * tanh(sqrt(2 / pi) * x * (1 + 0.044715 * x * x))), likewise
         ->   a polynomial for the whole GELU: no cancellation, and no division as in tanh
@@ -13,7 +14,7 @@ Before -> after
     functions of functions, choices between choices
         ->   what is used several times stored in a local buffer of the loop's lanes, see `_stages`
 Leaves
-    float64; every other function of the C library (sin, atan, general pow, ...): counted in the report
+    float64; every other function of the C library (atan, sinh, general pow, ...): counted in the report
 Why
     The code generator turns such a call on a vector into one scalar call per element, 8 to 18 times
     slower.
@@ -36,18 +37,18 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ..tir_schedules.blocks import loads, uses
-from ..tir_schedules.code.vector_math import BUILDERS, dtype_of, gelu, gelu_tanh, hoist_lets, is_nan, let
+from ..tir_schedules.code import trigonometry, vector_math
+from ..tir_schedules.code.bits import is_nan
+from ..tir_schedules.code.vector_math import dtype_of, gelu, gelu_tanh, hoist_lets, let
 from ._bfloat16 import by_bits, by_value, can_widen, is_bfloat16, is_local, rounded, widened
 from ._stages import Stages
 from .graph_pass import Context, Pass, Report
 
+BUILDERS = vector_math.BUILDERS | trigonometry.BUILDERS
 SCALAR_LIBRARY = frozenset(
     {
         "pow",
         "exp10",
-        "sin",
-        "cos",
-        "tan",
         "sinh",
         "cosh",
         "asin",
@@ -81,9 +82,15 @@ class VectorMath(Pass):
         return out, {"rewritten": dict(sorted(rewritten.items())), "left": dict(sorted(left.items()))}
 
 
-def rewrite_function(func: tirx.PrimFunc, rewritten: Counter[str], left: Counter[str]) -> tirx.PrimFunc:
-    """One PrimFunc rewritten; the two counters are increased by function name."""
+def rewrite_function(
+    func: tirx.PrimFunc, rewritten: Counter[str], left: Counter[str], *, wide: bool = True
+) -> tirx.PrimFunc:
+    """One PrimFunc rewritten; the two counters are increased by function name.
+
+    wide: whether float64 is half as fast as float32, as on CPUs; else functions that need it are left
+    """
     stages = Stages()
+    builders = BUILDERS if wide else vector_math.BUILDERS
 
     def replace(call: ir.Call) -> Expr:
         if not isinstance(call.op, ir.Op):
@@ -94,10 +101,10 @@ def rewrite_function(func: tirx.PrimFunc, rewritten: Counter[str], left: Counter
             return is_nan(call.args[0])
         if name == "pow":
             new = _constant_power(*call.args)
-        elif name in BUILDERS and can_widen(call.args[0]):
-            new = tirx.Cast("bfloat16", BUILDERS[name](stages.closed(widened(call.args[0]))))
-        elif name in BUILDERS:
-            new = _in_float32(lambda x: BUILDERS[name](stages.closed(x)), call.args[0])
+        elif name in builders and can_widen(call.args[0]):
+            new = tirx.Cast("bfloat16", builders[name](stages.closed(widened(call.args[0]))))
+        elif name in builders:
+            new = _in_float32(lambda x: builders[name](stages.closed(x)), call.args[0])
         if new is not None:
             rewritten[name] += 1
             return new

@@ -139,12 +139,10 @@ def exp(x: Expr) -> Expr:
 
     def body(x: Expr) -> Expr:
         def reduced(shifted: Expr) -> Expr:
-            n = shifted - _like(x, ROUND)
-            return let(
-                x - n * _like(x, LN2_HIGH) - n * _like(x, LN2_LOW), lambda r: _scale(_one_plus(EXPM1, r), shifted)
-            )
+            n = shifted - like(x, ROUND)
+            return let(x - n * like(x, LN2_HIGH) - n * like(x, LN2_LOW), lambda r: _scale(_one_plus(EXPM1, r), shifted))
 
-        value = let(x * _like(x, LOG2E) + _like(x, ROUND), reduced)
+        value = let(x * like(x, LOG2E) + like(x, ROUND), reduced)
         return _in_range(x, value, EXP_LOWEST, EXP_HIGHEST)
 
     return let(x, body)
@@ -155,9 +153,9 @@ def exp2(x: Expr) -> Expr:
 
     def body(x: Expr) -> Expr:
         def reduced(shifted: Expr) -> Expr:
-            return let(x - (shifted - _like(x, ROUND)), lambda r: _scale(_one_plus(EXP2M1, r), shifted))
+            return let(x - (shifted - like(x, ROUND)), lambda r: _scale(_one_plus(EXP2M1, r), shifted))
 
-        value = let(x + _like(x, ROUND), reduced)
+        value = let(x + like(x, ROUND), reduced)
         return _in_range(x, value, -126.0, 127.99999)
 
     return let(x, body)
@@ -168,8 +166,8 @@ def tanh(x: Expr) -> Expr:
 
     def body(x: Expr) -> Expr:
         return let(
-            _exp2m1(x * _like(x, 2 * LOG2E), lambda power, q: power * q + (power - _like(x, 1.0))),
-            lambda e: e / (e + _like(x, 2.0)),
+            _exp2m1(x * like(x, 2 * LOG2E), lambda power, q: power * q + (power - like(x, 1.0))),
+            lambda e: e / (e + like(x, 2.0)),
         )
 
     return hoist_lets(let(_clamp(x, -TANH_ONE, TANH_ONE), body))
@@ -180,12 +178,12 @@ def erf(x: Expr) -> Expr:
 
     def body(x: Expr) -> Expr:
         def of_magnitude(t: Expr) -> Expr:
-            exponent = -t * _polynomial(ERF, t)
-            return _exp2m1(exponent, lambda power, q: (_like(x, 1.0) - power) - power * q)
+            exponent = -t * polynomial(ERF, t)
+            return _exp2m1(exponent, lambda power, q: (like(x, 1.0) - power) - power * q)
 
         magnitude = tirx.abs(x)
-        value = let(tirx.Select(magnitude > _like(x, ERF_ONE), _like(x, ERF_ONE), magnitude), of_magnitude)
-        sign = tirx.bitwise_and(_bits(x), _int_like(x, -(2**31)))
+        value = let(tirx.Select(magnitude > like(x, ERF_ONE), like(x, ERF_ONE), magnitude), of_magnitude)
+        sign = tirx.bitwise_and(_bits(x), int_like(x, -(2**31)))
         return _float(tirx.bitwise_or(_bits(value), sign))
 
     return hoist_lets(let(x, body))
@@ -211,50 +209,50 @@ def _by_tail(x: Expr, coefficients: Sequence[float], zero: float) -> Expr:
         def of_magnitude(a: Expr) -> Expr:
             def rounded(y: Expr) -> Expr:
                 def shift(shifted: Expr) -> Expr:
-                    return let(y - (shifted - _like(x, ROUND)), lambda r: _scale(_one_plus(EXP2M1, r), shifted))
+                    return let(y - (shifted - like(x, ROUND)), lambda r: _scale(_one_plus(EXP2M1, r), shifted))
 
-                return let(y + _like(x, ROUND), shift)
+                return let(y + like(x, ROUND), shift)
 
-            half_tail = let(-a * _polynomial(coefficients, a) - _like(x, 1.0), rounded)
-            return x * tirx.Select(x > _like(x, 0.0), _like(x, 1.0), _like(x, 0.0)) - a * half_tail
+            half_tail = let(-a * polynomial(coefficients, a) - like(x, 1.0), rounded)
+            return x * tirx.Select(x > like(x, 0.0), like(x, 1.0), like(x, 0.0)) - a * half_tail
 
         magnitude = tirx.abs(x)
-        return let(tirx.Select(magnitude > _like(x, zero), _like(x, zero), magnitude), of_magnitude)
+        return let(tirx.Select(magnitude > like(x, zero), like(x, zero), magnitude), of_magnitude)
 
     return hoist_lets(let(x, body))
 
 
 def sigmoid(x: Expr) -> Expr:
     """1 / (1 + e^-x)."""
-    return hoist_lets(_like(x, 1.0) / (_like(x, 1.0) + exp(-x)))
+    return hoist_lets(like(x, 1.0) / (like(x, 1.0) + exp(-x)))
 
 
 def log(x: Expr) -> Expr:
     """Natural logarithm; -inf at zero, NaN below."""
 
     def body(x: Expr) -> Expr:
-        tiny = x < _like(x, FLT_MIN)
+        tiny = x < like(x, FLT_MIN)
 
         def normal(raw: Expr) -> Expr:
             # The variable is the raw bits: with a range of its own, an integer variable would have two in TVM's
             # analysis of integer stores, inside its `Let` and outside, which that refuses.
-            bits = raw - _int_like(x, SQRT_HALF_BITS)
-            raised = tirx.shift_right(bits, _int_like(x, 23))
-            exponent = _cast_float(raised) - tirx.Select(tiny, _like(x, 23.0), _like(x, 0.0))
-            mantissa = _float(tirx.bitwise_and(bits, _int_like(x, 0x7FFFFF)) + _int_like(x, SQRT_HALF_BITS))
+            bits = raw - int_like(x, SQRT_HALF_BITS)
+            raised = tirx.shift_right(bits, int_like(x, 23))
+            exponent = _cast_float(raised) - tirx.Select(tiny, like(x, 23.0), like(x, 0.0))
+            mantissa = _float(tirx.bitwise_and(bits, int_like(x, 0x7FFFFF)) + int_like(x, SQRT_HALF_BITS))
 
             def sum_up(f: Expr) -> Expr:
-                tail = f * f * _polynomial(LOG1P, f)
-                return let(exponent, lambda e: e * _like(x, LN2_HIGH) + (f + (tail + e * _like(x, LN2_LOW))))
+                tail = f * f * polynomial(LOG1P, f)
+                return let(exponent, lambda e: e * like(x, LN2_HIGH) + (f + (tail + e * like(x, LN2_LOW))))
 
-            return let(mantissa - _like(x, 1.0), sum_up)
+            return let(mantissa - like(x, 1.0), sum_up)
 
-        scaled = tirx.Select(tiny, x * _like(x, 8388608.0), x)
+        scaled = tirx.Select(tiny, x * like(x, 8388608.0), x)
         value = let(_bits(scaled), normal)
-        infinity = _like(x, math.inf)
+        infinity = like(x, math.inf)
         # NaN below zero, and of NaN: TVM's C code generator has no word for it.
-        at_zero = tirx.Select(_equal(x, 0.0), _like(x, -math.inf), x * infinity + infinity)
-        return tirx.Select(x > _like(x, 0.0), tirx.Select(x <= _like(x, FLT_MAX), value, infinity), at_zero)
+        at_zero = tirx.Select(equal(x, 0.0), like(x, -math.inf), x * infinity + infinity)
+        return tirx.Select(x > like(x, 0.0), tirx.Select(x <= like(x, FLT_MAX), value, infinity), at_zero)
 
     return hoist_lets(let(x, body))
 
@@ -265,22 +263,22 @@ def log1p(x: Expr) -> Expr:
     def body(x: Expr) -> Expr:
         def corrected(u: Expr) -> Expr:
             # log(u) * x / (u - 1) undoes the rounding of u = 1 + x
-            rest = tirx.Select(x < _like(x, 1e8), x / (u - _like(x, 1.0)), _like(x, 1.0))
-            return tirx.Select(_equal(u, 1.0), x, let(log(u), lambda y: tirx.Select(u > _like(x, 0.0), y * rest, y)))
+            rest = tirx.Select(x < like(x, 1e8), x / (u - like(x, 1.0)), like(x, 1.0))
+            return tirx.Select(equal(u, 1.0), x, let(log(u), lambda y: tirx.Select(u > like(x, 0.0), y * rest, y)))
 
-        return let(x + _like(x, 1.0), corrected)
+        return let(x + like(x, 1.0), corrected)
 
     return hoist_lets(let(x, body))
 
 
 def log2(x: Expr) -> Expr:
     """Base-2 logarithm."""
-    return log(x) * _like(x, LOG2E)
+    return log(x) * like(x, LOG2E)
 
 
 def log10(x: Expr) -> Expr:
     """Base-10 logarithm."""
-    return log(x) * _like(x, 0.4342944819032518)
+    return log(x) * like(x, 0.4342944819032518)
 
 
 BUILDERS: dict[str, Callable[[Expr], Expr]] = {
@@ -296,15 +294,6 @@ BUILDERS: dict[str, Callable[[Expr], Expr]] = {
 }
 
 
-def is_nan(x: Expr) -> Expr:
-    """Whether `x`, of any floating-point type but bfloat16, is none: TVM takes `x != x` for false."""
-    bits, _, lanes = str(dtype_of(x)).removeprefix("float").partition("x")
-    kind = f"uint{bits}x{lanes}" if lanes else f"uint{bits}"
-    infinity = {"16": 0x7C00, "32": 0x7F80_0000, "64": 0x7FF0_0000_0000_0000}[bits]
-    magnitude = tirx.reinterpret(kind, x) & tirx.const((1 << int(bits) - 1) - 1, kind)
-    return magnitude > tirx.const(infinity, kind)
-
-
 def dtype_of(x: Expr) -> tvm_ffi.dtype:
     return tvm_ffi.dtype(str(x.ty.dtype))
 
@@ -313,35 +302,35 @@ def _lanes(x: Expr) -> int:
     return dtype_of(x).lanes
 
 
-def _like(x: Expr, value: float) -> Expr:
+def like(x: Expr, value: float) -> Expr:
     """A float32 constant with as many lanes as `x`."""
     constant = tirx.const(value, "float32")
     return constant if _lanes(x) == 1 else tirx.Broadcast(constant, _lanes(x))
 
 
-def _int_like(x: Expr, value: int) -> Expr:
+def int_like(x: Expr, value: int) -> Expr:
     constant = tirx.const(value, "int32")
     return constant if _lanes(x) == 1 else tirx.Broadcast(constant, _lanes(x))
 
 
-def _with_lanes(base: str, x: Expr) -> str:
+def with_lanes(base: str, x: Expr) -> str:
     return base if _lanes(x) == 1 else f"{base}x{_lanes(x)}"
 
 
 def _bits(x: Expr) -> Expr:
-    return tirx.reinterpret(_with_lanes("int32", x), x)
+    return tirx.reinterpret(with_lanes("int32", x), x)
 
 
 def _float(x: Expr) -> Expr:
-    return tirx.reinterpret(_with_lanes("float32", x), x)
+    return tirx.reinterpret(with_lanes("float32", x), x)
 
 
 def _cast_float(x: Expr) -> Expr:
-    return tirx.Cast(_with_lanes("float32", x), x)
+    return tirx.Cast(with_lanes("float32", x), x)
 
 
-def _equal(x: Expr, value: float) -> Expr:
-    return tirx.EQ(x, _like(x, value))
+def equal(x: Expr, value: float) -> Expr:
+    return tirx.EQ(x, like(x, value))
 
 
 def let(value: Expr, body: Callable[[Expr], Expr]) -> Expr:
@@ -352,15 +341,15 @@ def let(value: Expr, body: Callable[[Expr], Expr]) -> Expr:
     return tirx.Let(var, value, body(var))
 
 
-def _polynomial(coefficients: Sequence[float], x: Expr) -> Expr:
-    out = _like(x, coefficients[-1])
+def polynomial(coefficients: Sequence[float], x: Expr) -> Expr:
+    out = like(x, coefficients[-1])
     for c in reversed(coefficients[:-1]):
-        out = out * x + _like(x, c)
+        out = out * x + like(x, c)
     return out
 
 
 def _one_plus(coefficients: Sequence[float], r: Expr) -> Expr:
-    return r * _polynomial(coefficients, r) + _like(r, 1.0)
+    return r * polynomial(coefficients, r) + like(r, 1.0)
 
 
 def _scale(value: Expr, shifted: Expr) -> Expr:
@@ -368,13 +357,13 @@ def _scale(value: Expr, shifted: Expr) -> Expr:
 
     Adding to the exponent bits reaches 2^128 * 0.99, which a multiplication by 2^n could not.
     """
-    return let(value, lambda v: _float(_bits(v) + tirx.shift_left(_bits(shifted), _int_like(v, 23))))
+    return let(value, lambda v: _float(_bits(v) + tirx.shift_left(_bits(shifted), int_like(v, 23))))
 
 
 def _in_range(x: Expr, value: Expr, lowest: float, highest: float) -> Expr:
     """`value`, but zero below `lowest` and, through a product, infinity above `highest` and NaN for NaN."""
-    inside = tirx.Select(x >= _like(x, lowest), value, _like(x, 0.0))
-    return tirx.Select(x <= _like(x, highest), inside, x * _like(x, FLT_MAX))
+    inside = tirx.Select(x >= like(x, lowest), value, like(x, 0.0))
+    return tirx.Select(x <= like(x, highest), inside, x * like(x, FLT_MAX))
 
 
 def _clamp(x: Expr, lowest: float, highest: float) -> Expr:
@@ -382,7 +371,7 @@ def _clamp(x: Expr, lowest: float, highest: float) -> Expr:
     return let(
         x,
         lambda x: tirx.Select(
-            x > _like(x, highest), _like(x, highest), tirx.Select(x < _like(x, lowest), _like(x, lowest), x)
+            x > like(x, highest), like(x, highest), tirx.Select(x < like(x, lowest), like(x, lowest), x)
         ),
     )
 
@@ -392,10 +381,10 @@ def _exp2m1(exponent: Expr, combine: Callable[[Expr, Expr], Expr]) -> Expr:
 
     def reduced(y: Expr) -> Expr:
         def rounded(shifted: Expr) -> Expr:
-            n = shifted - _like(y, ROUND)
-            power = _float(tirx.shift_left(_bits(shifted), _int_like(y, 23)) + _int_like(y, 0x3F800000))
-            return let(y - n, lambda r: let(r * _polynomial(EXP2M1, r), lambda q: let(power, lambda p: combine(p, q))))
+            n = shifted - like(y, ROUND)
+            power = _float(tirx.shift_left(_bits(shifted), int_like(y, 23)) + int_like(y, 0x3F800000))
+            return let(y - n, lambda r: let(r * polynomial(EXP2M1, r), lambda q: let(power, lambda p: combine(p, q))))
 
-        return let(y + _like(y, ROUND), rounded)
+        return let(y + like(y, ROUND), rounded)
 
     return let(exponent, reduced)
