@@ -1,9 +1,10 @@
 """Calls of the C library's functions become polynomials that vectorise, in every PrimFunc.
 
 Before -> after
-    exp(x), exp2(x), tanh(x), erf(x), sigmoid(x), log(x), log2(x), log10(x), log1p(x), sin(x), cos(x), tan(x)
-        ->   polynomials in float32 (float16 and bfloat16: through float32), see `code.vector_math` and
-             `code.trigonometry`
+    exp(x), exp2(x), tanh(x), erf(x), sigmoid(x), log(x), log2(x), log10(x), log1p(x), sin(x), cos(x), tan(x),
+    asin(x), acos(x), atan(x), atan2(y, x)
+        ->   polynomials in float32 (float16 and bfloat16, but for atan2: through float32), see `code.vector_math`,
+             `code.trigonometry` and `code.inverse_trigonometry`
     x * (0.5 + 0.5 * erf(x * sqrt(1/2))), however the constants are spread
     x * (0.5 + 0.5 * tanh(sqrt(2 / pi) * x * (1 + 0.044715 * x * x))), likewise
         ->   a polynomial for the whole GELU: no cancellation, and no division as in tanh
@@ -14,7 +15,7 @@ Before -> after
     functions of functions, choices between choices
         ->   what is used several times stored in a local buffer of the loop's lanes, see `_stages`
 Leaves
-    float64; every other function of the C library (atan, sinh, general pow, ...): counted in the report
+    float64; every other function of the C library (sinh, acosh, general pow, ...): counted in the report
 Why
     The code generator turns such a call on a vector into one scalar call per element, 8 to 18 times
     slower.
@@ -37,23 +38,21 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ..tir_schedules.blocks import loads, uses
-from ..tir_schedules.code import trigonometry, vector_math
+from ..tir_schedules.code import inverse_trigonometry, trigonometry, vector_math
 from ..tir_schedules.code.bits import is_nan
 from ..tir_schedules.code.vector_math import dtype_of, gelu, gelu_tanh, hoist_lets, let
 from ._bfloat16 import by_bits, by_value, can_widen, is_bfloat16, is_local, rounded, widened
 from ._stages import Stages
 from .graph_pass import Context, Pass, Report
 
-BUILDERS = vector_math.BUILDERS | trigonometry.BUILDERS
+_NARROW = vector_math.BUILDERS | inverse_trigonometry.BUILDERS
+BUILDERS = _NARROW | trigonometry.BUILDERS
 SCALAR_LIBRARY = frozenset(
     {
         "pow",
         "exp10",
         "sinh",
         "cosh",
-        "asin",
-        "acos",
-        "atan",
         "atan2",
         "asinh",
         "acosh",
@@ -90,7 +89,7 @@ def rewrite_function(
     wide: whether float64 is half as fast as float32, as on CPUs; else functions that need it are left
     """
     stages = Stages()
-    builders = BUILDERS if wide else vector_math.BUILDERS
+    builders = BUILDERS if wide else _NARROW
 
     def replace(call: ir.Call) -> Expr:
         if not isinstance(call.op, ir.Op):
@@ -101,6 +100,8 @@ def rewrite_function(
             return is_nan(call.args[0])
         if name == "pow":
             new = _constant_power(*call.args)
+        elif name == "atan2" and all(str(dtype_of(arg)).startswith("float32") for arg in call.args):
+            new = inverse_trigonometry.atan2(*map(stages.closed, call.args), keep=stages.closed)
         elif name in builders and can_widen(call.args[0]):
             new = tirx.Cast("bfloat16", builders[name](stages.closed(widened(call.args[0]))))
         elif name in builders:
