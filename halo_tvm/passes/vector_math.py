@@ -101,7 +101,8 @@ def rewrite_function(
         if name == "pow":
             new = _constant_power(*call.args)
         elif name == "atan2" and all(str(dtype_of(arg)).startswith("float32") for arg in call.args):
-            new = inverse_trigonometry.atan2(*map(stages.closed, call.args), keep=stages.closed)
+            y, x = map(stages.closed, call.args)
+            new = inverse_trigonometry.atan2(y, x, stages.closed)
         elif name in builders and can_widen(call.args[0]):
             new = tirx.Cast("bfloat16", builders[name](stages.closed(widened(call.args[0]))))
         elif name in builders:

@@ -158,10 +158,10 @@ def phase_by_phase(builder: Builder, x: relax.Expr, weight: relax.Expr, cut: Cut
     window, _ = cut(expr_shape(x)[2:])
     found = []
     for phase in np.ndindex(*window.strides):
-        runs = [_run(p, *axis) for p, *axis in zip(phase, window.kernel, window.strides, window.dilations)]
-        if any(run is None for run in runs):
-            continue  # no element of the kernel gets there
-        found.append((phase, runs, _convolved(builder, x, weight, runs, groups)))
+        met = [_run(p, *axis) for p, *axis in zip(phase, window.kernel, window.strides, window.dilations)]
+        runs = [run for run in met if run is not None]
+        if len(runs) == len(met):  # else no element of the kernel gets there
+            found.append((phase, runs, _convolved(builder, x, weight, runs, groups)))
 
     def interleaved(x: te.Tensor, *parts: te.Tensor) -> te.Tensor:
         over, sizes = cut(list(x.shape[2:]))
