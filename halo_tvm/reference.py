@@ -7,7 +7,7 @@ the engine of its format.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import MappingProxyType
 
 import numpy as np
@@ -120,12 +120,21 @@ def typical_of(
 ) -> dict[str, int]:
     """The sizes that benchmarks and profiles of `model` take: those of the user's examples, else typical ones.
 
-    Where the first of `cases` is larger than a typical size, smaller ones were refused: there, that of the case.
+    Where the first of `cases` is larger than a typical size, smaller ones were refused: there, that of the case. Nor
+    is every image one that a net takes whose file leaves its height open, as readers of lines do: the source is asked.
     """
     found = _open_sizes(model, {spec.name: cases[f"case0.input.{spec.name}"] for spec in model.inputs})
     if examples:
         return {**model.typical, **found}
-    return {dim: max(n, found.get(dim, n)) if n > 1 else n for dim, n in model.typical.items()}
+    sizes = {dim: max(n, found.get(dim, n)) if n > 1 else n for dim, n in model.typical.items()}
+    if not model.engine or not _is_image_of_open_sizes(model):
+        return sizes
+    others = [{**sizes, dim: found[dim]} for dim in sizes if found.get(dim, 0) not in (0, sizes[dim])]
+    with model.engine if isinstance(model.engine, AbstractContextManager) else nullcontext():
+        for tried in (sizes, *others):
+            if _taken(model, random_inputs(model.inputs, tried, 0, samples=model.samples)) is not None:
+                return tried
+    return {**sizes, **found}
 
 
 def sizes_of(model: ImportedModel, examples: Mapping[str, np.ndarray]) -> dict[str, int]:
@@ -168,13 +177,16 @@ def _ladder(model: ImportedModel) -> list[_Sizes]:
     """What to try, each once: one rung without symbolic dimensions; images start where windows still fit into them."""
     if not _has_symbols(model):
         return [_sizes(model, _OTHERS[0])]
-    images = any(len(s.shape) == 4 and sum(isinstance(d, str) for d in s.shape[1:]) >= 2 for s in model.inputs)
-    rungs = _OTHERS[1:] if images else _OTHERS
+    rungs = _OTHERS[1:] if _is_image_of_open_sizes(model) else _OTHERS
     # Not every size may be: where none of these is taken, fewer of them, and then batches of one row.
     found = [_sizes(model, others) for others in rungs]
     found += [_sizes(model, others, two=False) for others in rungs]
     found += [_sizes(model, others, two=False, single=True) for others in rungs]
     return [sizes for i, sizes in enumerate(found) if sizes not in found[:i]]
+
+
+def _is_image_of_open_sizes(model: ImportedModel) -> bool:
+    return any(len(s.shape) == 4 and sum(isinstance(d, str) for d in s.shape[1:]) >= 2 for s in model.inputs)
 
 
 def _has_symbols(model: ImportedModel) -> bool:

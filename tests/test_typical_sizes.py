@@ -30,6 +30,20 @@ def test_sizes_that_the_model_refused_are_not_typical() -> None:
     assert typical_of(easy, cases_of(easy, seed=0)) == model.typical
 
 
+def test_an_image_of_typical_sizes_is_one_that_the_model_takes() -> None:
+    """A reader of lines, whose file leaves the height open: one line is 64 rows at most."""
+
+    def engine(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if inputs["line"].shape[2] > 64:
+            raise UnsupportedModel("more than one line")
+        return {"y": inputs["line"]}
+
+    model = imported({"line": (("batch", 3, "height", "width"), "float32")}, lambda bb, x: x)
+    ranges = {name: (1, 9999) for name in ("batch", "height", "width")}
+    model = replace(model, engine=engine, ranges=ranges, typical={"batch": 1, "height": 128, "width": 128})
+    assert typical_of(model, cases_of(model, seed=0)) == {"batch": 1, "height": 64, "width": 128}
+
+
 def test_a_batch_that_only_a_state_forbids_is_one() -> None:
     """Files leave the batch open and hold a state of one row: longer inputs alone do not help."""
 
