@@ -220,6 +220,34 @@ def temporal() -> nn.Module:
     return nn.Sequential(*(layer for pair in layers for layer in pair))
 
 
+class Pyramid(nn.Module):
+    """Features of four sizes, each added to the interpolated one above it and all interpolated to the largest
+    (arXiv:1612.03144, with the head of arXiv:1901.02446); the scores of eight classes at every pixel."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        widths = [32 * 2**i for i in range(4)]
+        self.first = _conv(3, 32, 3, 2)
+        self.down = nn.ModuleList(_conv(c, m, 3, 2) for c, m in zip([32, *widths], widths))
+        self.side = nn.ModuleList(nn.Conv2d(m, width, 1) for m in widths)
+        self.smooth = nn.ModuleList(_conv(width, width, 3) for _ in widths)
+        self.last = nn.Conv2d(4 * width, 8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def to(y: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+            return nn.functional.interpolate(y, size=wanted.shape[2:], mode="bilinear", align_corners=False)
+
+        y, sides = self.first(x), []
+        for down, side in zip(self.down, self.side):
+            y = down(y)
+            sides.append(side(y))
+        for i in (2, 1, 0):
+            sides[i] = sides[i] + to(sides[i + 1], sides[i])
+        smooth = [smooth(side) for smooth, side in zip(self.smooth, sides)]
+        joined = torch.cat([smooth[0], *(to(part, smooth[0]) for part in smooth[1:])], 1)
+        return to(self.last(joined), x).softmax(1)
+
+
 # name -> (how to make it, shape of its input)
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet50": (resnet50, (1, 3, 224, 224)),
@@ -231,6 +259,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet18": (resnet18, (1, 3, 224, 224)),
     "vgg16": (vgg16, (1, 3, 224, 224)),
     "unet": (UNet, (1, 3, 256, 256)),
+    "pyramid": (Pyramid, (1, 3, 384, 384)),
     "r3d-18": (r3d_18, (1, 3, 16, 112, 112)),
     "temporal": (temporal, (1, 80, 1000)),
 }

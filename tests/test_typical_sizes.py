@@ -39,7 +39,7 @@ def test_an_image_of_typical_sizes_is_one_that_the_model_takes() -> None:
         return {"y": inputs["line"]}
 
     model = imported({"line": (("batch", 3, "height", "width"), "float32")}, lambda bb, x: x)
-    ranges = {name: (1, 9999) for name in ("batch", "height", "width")}
+    ranges = dict.fromkeys(("batch", "height", "width"), (1, 9999))
     model = replace(model, engine=engine, ranges=ranges, typical={"batch": 1, "height": 128, "width": 128})
     assert typical_of(model, cases_of(model, seed=0)) == {"batch": 1, "height": 64, "width": 128}
 
