@@ -18,7 +18,7 @@ from tvm import ir, relax, tirx
 
 from ..dimensions import size_of
 from ..errors import Declined
-from ..relay_ops.operator import INJECTIVE, op_name
+from ..relay_ops.operator import INJECTIVE, OPAQUE, op_name
 from ..tir_schedules.blocks import is_const, loads, uses
 from ..tir_schedules.code.threads import distinct
 from ..tir_schedules.injective.match import nests_of
@@ -63,7 +63,7 @@ class _Costs:
         """Whether FuseOps may write what `call` computes where it is read."""
         if op_name(call) != "relax.call_tir" or not isinstance(call.ty_args[0], relax.TensorType):
             return False
-        return int(self._mod[call.args[0]].attrs["op_pattern"]) <= INJECTIVE
+        return int(self._mod[call.args[0]].attrs.get("op_pattern", OPAQUE)) <= INJECTIVE
 
     def _is_taken_in(self, operand: relax.Expr) -> bool:
         return operand in self._calls and self._readers[operand] == 1
@@ -78,24 +78,35 @@ class _Costs:
     def _is_too_much(self, call: relax.Call, param: tirx.Var, operand: relax.Expr) -> bool:
         reads = self._reads(call.args[0], param)
         times = reads * self._elements(call) / max(self._elements(self._calls[operand]), 1)
+        if reads < 2 or times < _TIMES:
+            return False
         made = self._cost(operand)
-        return reads > 1 and times >= _TIMES and (made.dear or reads * made.loads > _MOST_LOADS)
+        return made.dear or reads * made.loads > _MOST_LOADS
 
     def _cost(self, var: relax.Var) -> _Made:
         """Of what `var` holds, with everything written inside that FuseOps would."""
-        if var not in self._made:
-            call = self._calls[var]
-            nests, inner, besides = self._nests_of(call.args[0]), [], 0
-            for param, operand in self._operands(call):
-                reads = self._reads(call.args[0], param)
-                if self._is_taken_in(operand) and not self._is_too_much(call, param, operand):
-                    inner.append((reads, self._cost(operand)))
-                else:
-                    besides += reads
-            count = besides + sum(reads * made.loads for reads, made in inner)
-            dear = any(_is_dear(nest) for nest in nests) or any(made.dear for _, made in inner)
-            self._made[var] = _Made(max(count, 1), dear)
+        waiting = [var]
+        while waiting:  # no recursion: chains may be long
+            call = self._calls[waiting[-1]]
+            taken = [(param, operand) for param, operand in self._operands(call) if self._is_taken_in(operand)]
+            unknown = [operand for _, operand in taken if operand not in self._made]
+            if unknown:
+                waiting += unknown
+            else:
+                self._made[waiting.pop()] = self._made_by(call)
         return self._made[var]
+
+    def _made_by(self, call: relax.Call) -> _Made:
+        """What `call` costs, where what it takes in is known."""
+        count, dear = 0, any(_is_dear(nest) for nest in self._nests_of(call.args[0]))
+        for param, operand in self._operands(call):
+            reads = self._reads(call.args[0], param)
+            if self._is_taken_in(operand) and not self._is_too_much(call, param, operand):
+                count += reads * self._made[operand].loads
+                dear = dear or self._made[operand].dear
+            else:
+                count += reads
+        return _Made(max(count, 1), dear)
 
     def _reads(self, gvar: ir.GlobalVar, param: tirx.Var) -> int:
         """Places of `param` that one element is made of; what all elements of a vector share counts as none."""

@@ -7,6 +7,7 @@ import math
 
 from tvm import ir, relax, te, tirx
 
+from ...relay_ops.operator import OPAQUE
 from .broadcast import same_sizes
 from .builder import Builder, expr_dtype, expr_shape
 from .sizes import Dim, prim
@@ -102,7 +103,7 @@ def grid_sampling(
         return te.compute(shape, element, name="sampled")
 
     # Read by every channel, so places are not computed where they are read.
-    places = builder.te(place_all, grid, *expr_shape(x)[2:], name="gridplaces", primfunc_attrs={"op_pattern": 8})
+    places = builder.te(place_all, grid, *expr_shape(x)[2:], name="gridplaces", primfunc_attrs={"op_pattern": OPAQUE})
     return builder.te(compute, x, places, name="gridsample")
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax, te, tirx
 
+from ...relay_ops.operator import INJECTIVE, OPAQUE
 from .builder import Builder, expr_dtype, expr_shape
 from .constant import Constant
 from .sizes import Dim, prim
@@ -30,8 +31,8 @@ TRANSFORMS = (
 _Number = float | np.ndarray | ir.Expr
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 _WIDE = "float64"
-_MOVES = {"op_pattern": 2}  # TVM's OpPatternKind.kInjective, which TVM cannot see behind a table
-_APART = {"op_pattern": 8}  # kOpaque: read many times, a table is not computed where it is read
+_MOVES = {"op_pattern": INJECTIVE}  # which TVM cannot see behind a table
+_APART = {"op_pattern": OPAQUE}  # read many times, a table is not computed where it is read
 _MOST_TAPS = 16  # neighbours that one expression has; antialiasing may take many more, which a loop adds
 
 
@@ -113,9 +114,11 @@ def _nearest(builder: Builder, x: relax.Expr, todo: Sequence[tuple[Axis, Dim]], 
         def element(*index: ir.Expr) -> ir.Expr:
             at, left = list(index), iter(places)
             for (axis, _), factor in zip(todo, factors):
-                o = index[axis.axis]
-                by_factor = factor and tirx.min(tirx.floordiv(o, factor), x.shape[axis.axis] - 1)
-                at[axis.axis] = by_factor if factor else next(left)[o].astype("int64")
+                o, last = index[axis.axis], x.shape[axis.axis] - 1
+                if factor is None:
+                    at[axis.axis] = next(left)[o].astype("int64")
+                else:
+                    at[axis.axis] = tirx.min(tirx.floordiv(o, factor), last)
             return x[tuple(at)]
 
         return te.compute(shape, element, name="nearest")

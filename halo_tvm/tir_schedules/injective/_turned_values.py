@@ -12,7 +12,19 @@ from tvm import tirx
 from tvm.ir import Expr
 
 from ..blocks import loads, uses
-from ..code.lanes import ceil_div, constant, index, is_var, loop, parallel_rows, product, seq, simplify, unravel
+from ..code.lanes import (
+    ceil_div,
+    constant,
+    index,
+    is_var,
+    kept_apart,
+    loop,
+    parallel_rows,
+    product,
+    seq,
+    simplify,
+    unravel,
+)
 from ..code.transpose import WIDTHS, turned
 from ..code.vector_math import hoist_lets
 from ._tiles import is_conditional
@@ -39,8 +51,12 @@ def turned_values(nest: Nest, lanes: int, tasks: int, parallel: bool, swapped: i
     scratch = tirx.decl_buffer([index(lanes**2)], str(nest.output.dtype), name="turned")
 
     def row(r: Expr) -> list[tirx.Stmt]:
-        places = unravel(simplify(tirx.floordiv(r, rows_of_tiles)), [nest.extents[i] for i in others])
+        extents = [nest.extents[i] for i in others]
+        places = unravel(simplify(tirx.floordiv(r, rows_of_tiles)), extents)
         top = simplify(tirx.floormod(r, rows_of_tiles) * index(lanes))
+        first: list[tirx.Stmt] = []
+        if any(constant(size) is None for size in (rows_of_tiles, *extents[1:])):
+            first, (top, *places) = kept_apart([top, *places])  # divided once, not for every element
         at = dict(zip((nest.axes[i] for i in others), places))
 
         def value(i: Expr, j: Expr) -> Expr:
@@ -95,11 +111,11 @@ def turned_values(nest: Nest, lanes: int, tasks: int, parallel: bool, swapped: i
 
         left_over = simplify(tirx.floormod(down, index(lanes)))
         if constant(left_over) == 0:
-            return tiles(lanes)
+            return [*first, *tiles(lanes)]
         ends = tiles(constant(left_over) or left_over)
         if constant(rows_of_tiles) == 1:
-            return ends
-        return [tirx.IfThenElse(top + index(lanes) <= down, seq(tiles(lanes)), seq(ends))]
+            return [*first, *ends]
+        return [*first, tirx.IfThenElse(top + index(lanes) <= down, seq(tiles(lanes)), seq(ends))]
 
     rows = simplify(product([nest.extents[i] for i in others]) * rows_of_tiles)
     return parallel_rows(rows, tasks, parallel, row, lambda: [tirx.AllocBuffer(scratch)])
