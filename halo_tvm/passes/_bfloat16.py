@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from tvm import ir, tirx
 from tvm.ir import Expr
 
-from ..tir_schedules.code.vector_math import dtype_of, let
+from ..tir_schedules.code.bits import dtype_of
+from ..tir_schedules.code.vector_math import let
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
 _FUNCTIONS = ("fabs", "floor", "ceil", "trunc", "nearbyint", "sqrt")

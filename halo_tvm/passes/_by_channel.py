@@ -113,7 +113,7 @@ class ByChannel:
             return te.compute(shape, element, name=name)
 
         # Sizes are arguments: TVM gives the kernel variables of its own for those of main.
-        pattern = {key: func.attrs[key] for key in ("op_pattern",) if func.attrs and key in func.attrs}
+        pattern = {"op_pattern": func.attrs["op_pattern"]} if func.attrs and "op_pattern" in func.attrs else {}
         twin = self._builder.call_te(
             compute, list(sizes.values()), shape, *moved, primfunc_name_hint=name, primfunc_attrs=pattern
         )

@@ -205,16 +205,22 @@ class _Mover(BlockMutator):
 
     def _reduced(self, call: relax.Call) -> relax.Expr | None:
         """A reduction that forgets its axes and leaves the others in one order, wherever the channels are."""
-        x = self.visit_expr(call.args[0]) if op_name(call) in _REDUCTIONS else None
-        if x not in self.made or call.attrs.keepdims or call.attrs.axis is None:
+        if op_name(call) not in _REDUCTIONS or call.attrs.keepdims:
             return None
-        rank = x.ty.ndim
-        gone = {int(a) % rank for a in call.attrs.axis}
-        left = [moved_axis(a, rank) for a in range(rank) if a not in gone]
-        if left != sorted(left):
+        twin = self._reduction(call, self.visit_expr(call.args[0]))
+        if twin is None:
             return None
-        axes = [moved_axis(a, rank) for a in gone]
-        return getattr(relax.op, op_name(call).removeprefix("relax."))(self.made[x], axes, keepdims=False)
+        rank, gone = call.args[0].ty.ndim, {int(a) for a in twin.attrs.axis}
+        left = [a for a in (moved_axis(a, rank) for a in range(rank)) if a not in gone]
+        return twin if left == sorted(left) else None
+
+    def _reduction(self, call: relax.Call, x: relax.Expr) -> relax.Call | None:
+        """The reduction `call` of `x` as it is with its channels last; None where nobody knows that."""
+        if x not in self.made or call.attrs.axis is None:
+            return None
+        axes = [moved_axis(int(a) % x.ty.ndim, x.ty.ndim) for a in call.attrs.axis]
+        function = getattr(relax.op, op_name(call).removeprefix("relax."))
+        return function(self.made[x], axes, keepdims=bool(call.attrs.keepdims))
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
@@ -247,9 +253,8 @@ class _Mover(BlockMutator):
         if name in _BINARY and any(a in self.made for a in call.args):
             args = [self._operand(a, rank, ty) for a in call.args]
             return relax.Call(call.op, args, call.attrs, call.ty_args) if all(a is not None for a in args) else None
-        if name in _REDUCTIONS and call.args[0] in self.made and call.attrs.keepdims and call.attrs.axis is not None:
-            axes = [moved_axis(int(a) % rank, rank) for a in call.attrs.axis]
-            return getattr(relax.op, name.removeprefix("relax."))(self.made[call.args[0]], axes, keepdims=True)
+        if name in _REDUCTIONS and call.attrs.keepdims:
+            return self._reduction(call, call.args[0])
         if name == "relax.permute_dims" and call.attrs.axes and list(map(int, call.attrs.axes)) == _to_first(rank):
             return call.args[0]
         if name == "relax.concat" and isinstance(call.args[0], relax.Tuple) and call.attrs.axis is not None:

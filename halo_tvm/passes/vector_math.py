@@ -39,8 +39,8 @@ from tvm.ir import Expr
 
 from ..tir_schedules.blocks import loads, uses
 from ..tir_schedules.code import inverse_trigonometry, trigonometry, vector_math
-from ..tir_schedules.code.bits import is_nan
-from ..tir_schedules.code.vector_math import dtype_of, gelu, gelu_tanh, hoist_lets, let
+from ..tir_schedules.code.bits import dtype_of, is_nan
+from ..tir_schedules.code.vector_math import gelu, gelu_tanh, hoist_lets, let
 from ._bfloat16 import by_bits, by_value, can_widen, is_bfloat16, is_local, rounded, widened
 from ._stages import Stages
 from .graph_pass import Context, Pass, Report

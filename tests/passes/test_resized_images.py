@@ -65,6 +65,12 @@ def test_channels_lie_last_from_one_convolution_to_the_next(mode: str, space: tu
     assert sum("transpose" in name for name in found) <= 2  # of the input and of the output
 
 
+@pytest.mark.parametrize("attributes", [{"antialias": 1}, {"mode": "cubic", "exclude_outside": 1}])
+def test_shares_are_brought_to_one_where_sizes_are_open(attributes: dict[str, object]) -> None:
+    scales = np.float32([1, 1, 0.5, 1.5])
+    checked(made([resize("x", "y", **attributes)], (1, 3, "h", "w"), {"scales": scales}), (1, 3, 20, 30), (1, 3, 9, 7))
+
+
 def test_an_image_of_rows_is_no_transposition() -> None:
     """Rows of tokens, transposed and reshaped into an image as transformers do, are its places with channels last."""
     nodes = [

@@ -27,9 +27,9 @@ TRANSFORMS = (
     "asymmetric",
     "tf_crop_and_resize",
 )
+NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 # A number in float64, or one for each element of a table: known, or an expression of the model.
 _Number = float | np.ndarray | ir.Expr
-NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 _WIDE = "float64"
 _MOVES = {"op_pattern": INJECTIVE}  # which TVM cannot see behind a table
 _APART = {"op_pattern": OPAQUE}  # read many times, a table is not computed where it is read
@@ -166,11 +166,7 @@ class _Table:
             return _clip(parts(o, tap, length, size)[0], length)
 
         def share(o: _Number, tap: _Number, length: _Number, size: _Number) -> _Number:
-            own = parts(o, tap, length, size)[1]
-            if not (way.exclude_outside or way.antialias):
-                return own
-            whole = sum(parts(o, float(t), length, size)[1] for t in range(taps))
-            return own / _where(whole == 0.0, 1.0, whole)
+            return parts(o, tap, length, size)[1]
 
         outside = None
         if way.transform == "tf_crop_and_resize":
@@ -179,30 +175,43 @@ class _Table:
             axis.axis,
             taps,
             _computed(builder, place, sizes, "int32", taps),
-            _computed(builder, share, sizes, wide, taps),
+            _computed(builder, share, sizes, wide, taps, of_one=way.exclude_outside or way.antialias),
             outside,
         )
 
 
-def _computed(builder: Builder, function: Callable, sizes: tuple[Dim, Dim], dtype: str, taps: int = 0) -> relax.Expr:
+def _computed(
+    builder: Builder, function: Callable, sizes: tuple[Dim, Dim], dtype: str, taps: int = 0, *, of_one: bool = False
+) -> relax.Expr:
     """[size] of function(element, length, size), or [taps, size] with a tap second, all float64, in `dtype`.
 
     sizes: of the axis before and after; where both are known the table is a constant.
+    of_one: the taps of every element are brought to a sum of one
     """
     length, size = sizes
     if isinstance(length, int) and isinstance(size, int):
         grid = np.indices((taps, size) if taps else (size,)).astype(_WIDE)[::-1]
         with np.errstate(all="ignore"):  # of an axis without elements
             values = function(*grid, float(length), float(size)) + np.zeros(grid.shape[1:])
+            values = values / _nonzero(values.sum(0)) if of_one else values
             return builder.weight(Constant.of(values.astype(dtype)))
 
     def compute(length: Dim, size: Dim) -> te.Tensor:
         def element(*index: ir.Expr) -> ir.Expr:
-            return function(*[i.astype(_WIDE) for i in (*index[::-1], prim(length), prim(size))]).astype(dtype)
+            return function(*[i.astype(_WIDE) for i in (*index[::-1], prim(length), prim(size))])
 
-        return te.compute([taps, prim(size)] if taps else [prim(size)], element, name="table")
+        shape = [taps, prim(size)] if taps else [prim(size)]
+        if not of_one:
+            return te.compute(shape, lambda *index: element(*index).astype(dtype), name="table")
+        raw, k = te.compute(shape, element, name="raw"), te.reduce_axis((0, taps), "k")
+        sums = te.compute([prim(size)], lambda o: te.sum(raw[k, o], axis=k), name="sums")
+        return te.compute(shape, lambda t, o: (raw[t, o] / _nonzero(sums[o])).astype(dtype), name="table")
 
     return builder.te(compute, length, size, name="resize_table", primfunc_attrs=_APART)
+
+
+def _nonzero(whole: _Number) -> _Number:
+    return _where(whole == 0.0, 1.0, whole)
 
 
 def _interpolated(
@@ -346,4 +355,4 @@ def _is_known(*values: _Number) -> bool:
 
 
 def _expression(a: _Number) -> ir.Expr:
-    return a if isinstance(a, ir.Expr) else tirx.const(float(a), _WIDE)
+    return tirx.const(float(a), _WIDE) if isinstance(a, float) else a

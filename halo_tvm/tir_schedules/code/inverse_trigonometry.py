@@ -19,7 +19,8 @@ from collections.abc import Callable
 from tvm import tirx
 from tvm.ir import Expr
 
-from .vector_math import equal, hoist_lets, int_like, let, like, polynomial, with_lanes
+from .bits import bits_of, equal, int_like, like, with_sign_of
+from .vector_math import hoist_lets, let, polynomial
 
 # (atan(t) - t) / t^3 on |t| <= tan(pi/8) and (asin(t) - t) / t^3 on |t| <= 1/2, as polynomials in t^2
 ARC_TANGENT = (-3.33329491539e-1, 1.99777106478e-1, -1.38776856032e-1, 8.05374449538e-2)
@@ -29,7 +30,7 @@ _EIGHTH, _THREE_EIGHTHS = math.tan(math.pi / 8), math.tan(3 * math.pi / 8)
 
 def atan(x: Expr) -> Expr:
     """The angle in -pi/2 to pi/2 whose tangent is x."""
-    return hoist_lets(let(x, lambda x: _with_sign_of(x, _atan_of_magnitude(tirx.abs(x)))))
+    return hoist_lets(let(x, lambda x: with_sign_of(x, _atan_of_magnitude(tirx.abs(x)))))
 
 
 def atan2(y: Expr, x: Expr, keep: Callable[[Expr], Expr] = lambda value: value) -> Expr:
@@ -49,7 +50,7 @@ def atan2(y: Expr, x: Expr, keep: Callable[[Expr], Expr] = lambda value: value) 
 
         small, large = tirx.Select(up > across, across, up), tirx.Select(up > across, up, across)
         ratio = let(small, lambda s: let(large, lambda l: of(s, l)))
-        return _with_sign_of(y, let(keep(let(keep(ratio), _atan_of_magnitude)), turned))
+        return with_sign_of(y, let(keep(let(keep(ratio), _atan_of_magnitude)), turned))
 
     return hoist_lets(let(y, lambda y: let(x, lambda x: angle(y, x))))
 
@@ -62,7 +63,7 @@ def asin(x: Expr) -> Expr:
             beyond = a > like(x, 0.5)
             return let(_asin_of(a), lambda p: tirx.Select(beyond, like(x, math.pi / 2) - (p + p), p))
 
-        return _with_sign_of(x, let(tirx.abs(x), of))
+        return with_sign_of(x, let(tirx.abs(x), of))
 
     return hoist_lets(let(x, body))
 
@@ -72,7 +73,7 @@ def acos(x: Expr) -> Expr:
 
     def body(x: Expr) -> Expr:
         def of(a: Expr, p: Expr) -> Expr:
-            near = like(x, math.pi / 2) - _with_sign_of(x, p)
+            near = like(x, math.pi / 2) - with_sign_of(x, p)
             far = tirx.Select(x > like(x, 0.0), p + p, like(x, math.pi) - (p + p))
             return tirx.Select(a > like(x, 0.5), far, near)
 
@@ -106,13 +107,7 @@ def _odd(coefficients: tuple[float, ...], t: Expr) -> Expr:
 
 def _is_negative(x: Expr) -> Expr:
     """Also of -0."""
-    return tirx.reinterpret(with_lanes("int32", x), x) < int_like(x, 0)
-
-
-def _with_sign_of(x: Expr, magnitude: Expr) -> Expr:
-    sign = tirx.bitwise_and(tirx.reinterpret(with_lanes("int32", x), x), int_like(x, -(2**31)))
-    bits = tirx.bitwise_or(tirx.reinterpret(with_lanes("int32", x), magnitude), sign)
-    return tirx.reinterpret(with_lanes("float32", x), bits)
+    return bits_of(x) < int_like(x, 0)
 
 
 BUILDERS: dict[str, Callable[[Expr], Expr]] = {"atan": atan, "asin": asin, "acos": acos}

@@ -20,7 +20,8 @@ from collections.abc import Callable
 from tvm import tirx
 from tvm.ir import Expr
 
-from .vector_math import equal, hoist_lets, int_like, let, like, polynomial, with_lanes
+from .bits import equal, int_like, like, with_lanes
+from .vector_math import hoist_lets, let, polynomial
 
 # 1 / (2 pi) = the sum of PIECES[i] * 2^(-29 (i + 1))
 PIECES = (85445659, 240010261, 88048874, 524801235, 249589169, 156865476, 119571452)
@@ -104,8 +105,7 @@ def _turns(x: Expr) -> Expr:
 
 
 def _wide(x: Expr, value: float) -> Expr:
-    constant, lanes = tirx.const(value, "float64"), with_lanes("float64", x)
-    return constant if lanes == "float64" else tirx.Broadcast(constant, int(lanes.partition("x")[2]))
+    return like(x, value, "float64")
 
 
 BUILDERS: dict[str, Callable[[Expr], Expr]] = {"sin": sin, "cos": cos, "tan": tan}

@@ -22,6 +22,8 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import Expr
 
+from .bits import bits_of, equal, float_of, int_like, like, with_lanes, with_sign_of
+
 # Adding and subtracting 1.5 * 2^23 rounds to the nearest integer, and leaves that integer in the low bits.
 ROUND = 12582912.0
 LOG2E = 1.4426950408889634
@@ -183,8 +185,7 @@ def erf(x: Expr) -> Expr:
 
         magnitude = tirx.abs(x)
         value = let(tirx.Select(magnitude > like(x, ERF_ONE), like(x, ERF_ONE), magnitude), of_magnitude)
-        sign = tirx.bitwise_and(_bits(x), int_like(x, -(2**31)))
-        return _float(tirx.bitwise_or(_bits(value), sign))
+        return with_sign_of(x, value)
 
     return hoist_lets(let(x, body))
 
@@ -238,8 +239,8 @@ def log(x: Expr) -> Expr:
             # analysis of integer stores, inside its `Let` and outside, which that refuses.
             bits = raw - int_like(x, SQRT_HALF_BITS)
             raised = tirx.shift_right(bits, int_like(x, 23))
-            exponent = _cast_float(raised) - tirx.Select(tiny, like(x, 23.0), like(x, 0.0))
-            mantissa = _float(tirx.bitwise_and(bits, int_like(x, 0x7FFFFF)) + int_like(x, SQRT_HALF_BITS))
+            exponent = tirx.Cast(with_lanes("float32", x), raised) - tirx.Select(tiny, like(x, 23.0), like(x, 0.0))
+            mantissa = float_of(tirx.bitwise_and(bits, int_like(x, 0x7FFFFF)) + int_like(x, SQRT_HALF_BITS))
 
             def sum_up(f: Expr) -> Expr:
                 tail = f * f * polynomial(LOG1P, f)
@@ -248,7 +249,7 @@ def log(x: Expr) -> Expr:
             return let(mantissa - like(x, 1.0), sum_up)
 
         scaled = tirx.Select(tiny, x * like(x, 8388608.0), x)
-        value = let(_bits(scaled), normal)
+        value = let(bits_of(scaled), normal)
         infinity = like(x, math.inf)
         # NaN below zero, and of NaN: TVM's C code generator has no word for it.
         at_zero = tirx.Select(equal(x, 0.0), like(x, -math.inf), x * infinity + infinity)
@@ -294,45 +295,6 @@ BUILDERS: dict[str, Callable[[Expr], Expr]] = {
 }
 
 
-def dtype_of(x: Expr) -> tvm_ffi.dtype:
-    return tvm_ffi.dtype(str(x.ty.dtype))
-
-
-def _lanes(x: Expr) -> int:
-    return dtype_of(x).lanes
-
-
-def like(x: Expr, value: float) -> Expr:
-    """A float32 constant with as many lanes as `x`."""
-    constant = tirx.const(value, "float32")
-    return constant if _lanes(x) == 1 else tirx.Broadcast(constant, _lanes(x))
-
-
-def int_like(x: Expr, value: int) -> Expr:
-    constant = tirx.const(value, "int32")
-    return constant if _lanes(x) == 1 else tirx.Broadcast(constant, _lanes(x))
-
-
-def with_lanes(base: str, x: Expr) -> str:
-    return base if _lanes(x) == 1 else f"{base}x{_lanes(x)}"
-
-
-def _bits(x: Expr) -> Expr:
-    return tirx.reinterpret(with_lanes("int32", x), x)
-
-
-def _float(x: Expr) -> Expr:
-    return tirx.reinterpret(with_lanes("float32", x), x)
-
-
-def _cast_float(x: Expr) -> Expr:
-    return tirx.Cast(with_lanes("float32", x), x)
-
-
-def equal(x: Expr, value: float) -> Expr:
-    return tirx.EQ(x, like(x, value))
-
-
 def let(value: Expr, body: Callable[[Expr], Expr]) -> Expr:
     """`body` of a variable bound to `value`: its many uses are evaluated once."""
     if isinstance(value, tirx.Var):
@@ -357,7 +319,7 @@ def _scale(value: Expr, shifted: Expr) -> Expr:
 
     Adding to the exponent bits reaches 2^128 * 0.99, which a multiplication by 2^n could not.
     """
-    return let(value, lambda v: _float(_bits(v) + tirx.shift_left(_bits(shifted), int_like(v, 23))))
+    return let(value, lambda v: float_of(bits_of(v) + tirx.shift_left(bits_of(shifted), int_like(v, 23))))
 
 
 def _in_range(x: Expr, value: Expr, lowest: float, highest: float) -> Expr:
@@ -382,7 +344,7 @@ def _exp2m1(exponent: Expr, combine: Callable[[Expr, Expr], Expr]) -> Expr:
     def reduced(y: Expr) -> Expr:
         def rounded(shifted: Expr) -> Expr:
             n = shifted - like(y, ROUND)
-            power = _float(tirx.shift_left(_bits(shifted), int_like(y, 23)) + int_like(y, 0x3F800000))
+            power = float_of(tirx.shift_left(bits_of(shifted), int_like(y, 23)) + int_like(y, 0x3F800000))
             return let(y - n, lambda r: let(r * polynomial(EXP2M1, r), lambda q: let(power, lambda p: combine(p, q))))
 
         return let(y + like(y, ROUND), rounded)

@@ -53,21 +53,12 @@ def tiles(nest: Nest, lanes: int, edge: int, tasks: int, parallel: bool, swapped
     """
     last = len(nest.axes) - 1
     unit = lanes if lanes in WIDTHS and edge % lanes == 0 else 0  # rows and columns that are turned at once
-    others = [i for i in range(last) if i != swapped]
     down, across = nest.extents[swapped], nest.extents[last]
-    rows_of_tiles = ceil_div(down, edge)
-    rows = simplify(product([nest.extents[i] for i in others]) * rows_of_tiles)
     to_turn = _turned_loads(nest, swapped) if unit else ()
     scratch = [tirx.decl_buffer([index(unit**2)], str(x.source.dtype), name="turned") for x in to_turn]
 
     def row(r: Expr) -> list[tirx.Stmt]:
-        extents = [nest.extents[i] for i in others]
-        places = unravel(simplify(tirx.floordiv(r, rows_of_tiles)), extents)
-        top = simplify(tirx.floormod(r, rows_of_tiles) * index(edge))
-        first: list[tirx.Stmt] = []
-        if any(constant(size) is None for size in (rows_of_tiles, *extents[1:])):
-            first, (top, *places) = kept_apart([top, *places])  # divided once, not for every element
-        at = dict(zip((nest.axes[i] for i in others), places))
+        first, at, top = row_of_tiles(nest, swapped, edge, r)
         height = index(edge) if _divides(edge, down) else simplify(tirx.min(index(edge), down - top))
 
         def place(i: Expr, j: Expr) -> dict[ir.Var, Expr]:
@@ -108,7 +99,26 @@ def tiles(nest: Nest, lanes: int, edge: int, tasks: int, parallel: bool, swapped
             out.append(gathered(simplify(whole * index(step)), constant(rest) or rest, index(0), height))
         return out
 
+    rows = rows_of_tiles(nest, swapped, edge)
     return parallel_rows(rows, tasks, parallel, row, lambda: [tirx.AllocBuffer(b) for b in scratch])
+
+
+def rows_of_tiles(nest: Nest, swapped: int, edge: int) -> Expr:
+    """How many rows of tiles over `edge` elements of axis `swapped` and all of the last axis there are."""
+    others = [extent for i, extent in enumerate(nest.extents[:-1]) if i != swapped]
+    return simplify(product(others) * ceil_div(nest.extents[swapped], edge))
+
+
+def row_of_tiles(nest: Nest, swapped: int, edge: int, row: Expr) -> tuple[list[tirx.Stmt], dict[ir.Var, Expr], Expr]:
+    """Of one of them (what stands in front, the places of the other axes, where it begins along axis `swapped`)."""
+    others = [i for i in range(len(nest.axes) - 1) if i != swapped]
+    extents, count = [nest.extents[i] for i in others], ceil_div(nest.extents[swapped], edge)
+    places = unravel(simplify(tirx.floordiv(row, count)), extents)
+    top = simplify(tirx.floormod(row, count) * index(edge))
+    first: list[tirx.Stmt] = []
+    if any(constant(size) is None for size in (count, *extents[1:])):
+        first, (top, *places) = kept_apart([top, *places])  # divided once, not for every element
+    return first, dict(zip((nest.axes[i] for i in others), places)), top
 
 
 def is_turned(nest: Nest, swapped: int) -> bool:

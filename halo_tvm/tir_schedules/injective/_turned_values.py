@@ -12,22 +12,10 @@ from tvm import tirx
 from tvm.ir import Expr
 
 from ..blocks import loads, uses
-from ..code.lanes import (
-    ceil_div,
-    constant,
-    index,
-    is_var,
-    kept_apart,
-    loop,
-    parallel_rows,
-    product,
-    seq,
-    simplify,
-    unravel,
-)
+from ..code.lanes import ceil_div, constant, index, is_var, loop, parallel_rows, seq, simplify
 from ..code.transpose import WIDTHS, turned
 from ..code.vector_math import hoist_lets
-from ._tiles import is_conditional
+from ._tiles import is_conditional, row_of_tiles, rows_of_tiles
 from .nest import Nest, bits, substituted
 
 
@@ -45,19 +33,11 @@ def has_values_to_turn(nest: Nest, lanes: int, swapped: int) -> bool:
 def turned_values(nest: Nest, lanes: int, tasks: int, parallel: bool, swapped: int) -> tirx.Stmt:
     """Tiles of `lanes` x `lanes` over axis `swapped` and the last axis, a row of tiles a task."""
     last = len(nest.axes) - 1
-    others = [i for i in range(last) if i != swapped]
     down, across = nest.extents[swapped], nest.extents[last]
-    rows_of_tiles = ceil_div(down, lanes)
     scratch = tirx.decl_buffer([index(lanes**2)], str(nest.output.dtype), name="turned")
 
     def row(r: Expr) -> list[tirx.Stmt]:
-        extents = [nest.extents[i] for i in others]
-        places = unravel(simplify(tirx.floordiv(r, rows_of_tiles)), extents)
-        top = simplify(tirx.floormod(r, rows_of_tiles) * index(lanes))
-        first: list[tirx.Stmt] = []
-        if any(constant(size) is None for size in (rows_of_tiles, *extents[1:])):
-            first, (top, *places) = kept_apart([top, *places])  # divided once, not for every element
-        at = dict(zip((nest.axes[i] for i in others), places))
+        first, at, top = row_of_tiles(nest, swapped, lanes, r)
 
         def value(i: Expr, j: Expr) -> Expr:
             here = at | {nest.axes[swapped]: simplify(top + i), nest.axes[last]: simplify(j)}
@@ -113,9 +93,8 @@ def turned_values(nest: Nest, lanes: int, tasks: int, parallel: bool, swapped: i
         if constant(left_over) == 0:
             return [*first, *tiles(lanes)]
         ends = tiles(constant(left_over) or left_over)
-        if constant(rows_of_tiles) == 1:
+        if constant(ceil_div(down, lanes)) == 1:
             return [*first, *ends]
         return [*first, tirx.IfThenElse(top + index(lanes) <= down, seq(tiles(lanes)), seq(ends))]
 
-    rows = simplify(product([nest.extents[i] for i in others]) * rows_of_tiles)
-    return parallel_rows(rows, tasks, parallel, row, lambda: [tirx.AllocBuffer(scratch)])
+    return parallel_rows(rows_of_tiles(nest, swapped, lanes), tasks, parallel, row, lambda: [tirx.AllocBuffer(scratch)])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -40,14 +41,16 @@ class Total:
     @property
     def operation(self) -> Operation | None:
         """Of `total = total operation operand`; None where steps must come in their order."""
-        found = accumulated(self.update, self.buffer)
-        return None if found is None else found[0]
+        return None if self._accumulated is None else self._accumulated[0]
 
     @property
     def operand(self) -> Expr:
-        found = accumulated(self.update, self.buffer)
-        assert found is not None, "asked only where there is an operation"
-        return found[1]
+        assert self._accumulated is not None, "asked only where there is an operation"
+        return self._accumulated[1]
+
+    @cached_property
+    def _accumulated(self) -> tuple[Operation, Expr] | None:
+        return accumulated(self.update, self.buffer)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from ...blocks import loads
 from ...code.lanes import constant, index, loop, simplify
 from ...code.vector_math import hoist_lets
 from ...injective.nest import substituted
+from ...rows.stages import Operation
 from ._branches import branched
 from ._decision import NONE, Tiling
 from ._masks import ready
@@ -230,7 +231,7 @@ class Tile:
         return places
 
 
-def _neutral(operation: Callable[[Expr, Expr], Expr] | None, start: Expr) -> Expr:
+def _neutral(operation: Operation | None, start: Expr) -> Expr:
     """What every lane begins with; max and min may begin with the first value itself."""
     if operation in (tirx.Add, tirx.Mul):
         return tirx.const(0 if operation is tirx.Add else 1, str(start.ty.dtype))
