@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from tvm import ir, tirx
 from tvm.ir import Expr
 
+from ..tir_schedules.blocks import is_choice
 from ..tir_schedules.code.bits import dtype_of
-from ..tir_schedules.code.vector_math import let
+from ..tir_schedules.code.lets import let
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
 _FUNCTIONS = ("fabs", "floor", "ceil", "trunc", "nearbyint", "sqrt")
@@ -30,8 +31,7 @@ def can_widen(value: Expr) -> bool:
         return all(map(can_widen, value.args))
     if isinstance(value, tirx.Select):
         return can_widen(value.true_value) and can_widen(value.false_value)
-    branches = isinstance(value, ir.Call) and isinstance(value.op, ir.Op) and value.op.name.endswith(".if_then_else")
-    return is_bfloat16(value) and not branches
+    return is_bfloat16(value) and not is_choice(value)
 
 
 def widened(value: Expr) -> Expr:

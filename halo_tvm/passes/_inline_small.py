@@ -7,6 +7,7 @@ FuseOps puts such a block in front of a product, or of one loop nest over a tens
 follows it. The few operations are repeated for every element, which costs less than another kernel.
 Leaves alone
     blocks that read a reduction's result, write an output, or compute more than arithmetic, as roots and exponentials;
+    those that would have grown long: written wherever it is read, a polynomial of a polynomial doubles at every step
     blocks that an operator marks as its parts: rules know the operator by them
 """
 
@@ -19,7 +20,9 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.sym import Analyzer
 
-from ..tir_schedules.blocks import Block, blocks, is_scheduled, loads
+from ..tir_schedules.blocks import Block, blocks, is_scheduled, length, loads
+
+_LONGEST = 100  # expressions that one value is made of, with all that is written into it
 
 
 def inline_small(mod: tvm.IRModule) -> tvm.IRModule:
@@ -44,13 +47,14 @@ def _small(func: tirx.PrimFunc) -> list[str]:
     found = blocks(func)
     if len(found) < 2 or any(block.store is None or block.realize is None for block in found):
         return []
-    made: list[ir.Var] = []  # buffers of blocks that can be inlined
+    made: dict[ir.Var, int] = {}  # buffers of blocks that can be inlined, and how long the values are then
     names = []
     for position, block in enumerate(found):
         target, behind = block.store.buffer, found[position + 1 :]
         readers = [b for b in behind if any(load.source.same_as(target) for load in loads(b.store.value))]
         sources = [load.source for load in loads(block.store.value)]
         known = [*func.params, *made]
+        written = length(block.store.value) + sum(made.get(source, 0) for source in sources)
         if (
             "R" not in block.kinds
             and "halo.part" not in block.node.annotations
@@ -59,8 +63,9 @@ def _small(func: tirx.PrimFunc) -> list[str]:
             and readers
             and (all(_wider(reader, block) for reader in readers) or _in_front(readers, behind))
             and not _calls(block.store.value)
+            and written <= _LONGEST
         ):
-            made.append(target)
+            made[target] = written
             names.append(block.node.name_hint)
     return names
 

@@ -1,4 +1,4 @@
-"""Functions of functions, and choices between choices, are stored in between.
+"""Functions of functions, choices between choices, and long chains of names are stored in between.
 
 Before -> after
     y[i] = let a = .. in let t = f(a) in g(t, t)
@@ -16,14 +16,17 @@ Why
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Expr
 
-from ..tir_schedules.blocks import substitute, uses
+from ..tir_schedules.code.lets import in_chain, under_lets, with_own_names
 from ._bfloat16 import is_bfloat16
 
 _CHOICES = 4  # more than a number has that is quantised once
+_LONG, _LONGEST = 500, 4000  # nodes of one name and of a store, written out: as three functions of a vector have
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 
 
@@ -58,6 +61,21 @@ class Stages:
                 return tirx.Let(var, given, tirx.Select(compared, *(var if v is given else v for v in values)))
         return choice
 
+    def cut(self, value: Expr) -> Expr:
+        """`value`, whose lets are one chain at its head: those that TVM would write out at length are marked."""
+        sizes: dict[tirx.Var, int] = {}
+        whole, longs = 0, []
+        chain, last = in_chain(value)
+        for var, named in chain:
+            size = 1 if var in self._marked else _written_out(named, sizes)
+            whole += size
+            sizes[var] = 1 if size > _LONG and str(var.ty.dtype) != "bool" else size
+            if sizes[var] < size:
+                longs.append(var)
+        if whole + _written_out(last, sizes) > _LONGEST:
+            self._marked.update(longs)
+        return value
+
     def _mark(self, argument: Expr) -> tirx.Var:
         var = tirx.Var("stage", argument.ty)
         self._marked.add(var)
@@ -89,7 +107,7 @@ class Stages:
 
     def _of(self, store: tirx.BufferStore, extent: int, lane: Expr, made: list[tirx.Stmt] | None) -> tirx.Stmt:
         """`store`, whose lets are one chain at its head, behind a store of each marked argument among them."""
-        known: list[tuple[tirx.Var, Expr]] = []
+        known = _Names()
         statements: list[tirx.Stmt] = []
         value = store.value
         while isinstance(value, tirx.Let):
@@ -99,22 +117,52 @@ class Stages:
                 buffer = tirx.decl_buffer((int(lanes or 1) * extent,), dtype, "stage", scope="local")
                 at = tirx.Ramp(lane * int(lanes), tirx.const(1, str(lane.ty.dtype)), int(lanes)) if lanes else lane
                 (statements if made is None else made).append(tirx.AllocBuffer(buffer))
-                statements.append(tirx.BufferStore(buffer, _under(known, named), [at]))
+                statements.append(tirx.BufferStore(buffer, known.under(named), [at]))
                 named = buffer[at]
-            known.append((value.var, named))
+            known.add(value.var, named)
             value = value.body
         if not statements:
             return store
-        return tirx.SeqStmt([*statements, tirx.BufferStore(store.buffer, _under(known, value), store.indices)])
+        return tirx.SeqStmt([*statements, tirx.BufferStore(store.buffer, known.under(value), store.indices)])
 
 
-def _under(known: list[tuple[tirx.Var, Expr]], value: Expr) -> Expr:
-    """`value` under those of the lets `known` that it needs, whose variables are its own."""
-    for var, named in reversed(known):
-        if uses(value, var):
-            own = tirx.Var(var.name, var.ty)
-            value = tirx.Let(own, named, substitute(value, {var: own}, {}))
-    return value
+class _Names:
+    """The names of a chain so far, and which others each is made of."""
+
+    def __init__(self) -> None:
+        self._values: dict[tirx.Var, Expr] = {}
+        self._made_of: dict[tirx.Var, list[tirx.Var]] = {}
+
+    def add(self, var: tirx.Var, value: Expr) -> None:
+        self._made_of[var] = self._read(value)
+        self._values[var] = value
+
+    def under(self, value: Expr) -> Expr:
+        """`value` under those names that it needs, with variables of its own."""
+        waiting, needed = self._read(value), set()
+        while waiting:
+            var = waiting.pop()
+            if var not in needed:
+                needed.add(var)
+                waiting += self._made_of[var]
+        return with_own_names(under_lets([(v, named) for v, named in self._values.items() if v in needed], value))
+
+    def _read(self, value: Expr) -> list[tirx.Var]:
+        found: list[tirx.Var] = []
+        tvm_ffi.structural_walk(value, (tirx.Var, found.append), order="post")
+        return [var for var in found if var in self._values]
+
+
+def _written_out(value: Expr, sizes: Mapping[tirx.Var, int]) -> int:
+    """Nodes of `value` with the names of `sizes` written out."""
+    total = 0
+
+    def node(expr: Expr) -> None:
+        nonlocal total
+        total += sizes.get(expr, 1) if isinstance(expr, tirx.Var) else 1
+
+    tvm_ffi.structural_walk(value, (Expr, node), order="post")
+    return total
 
 
 def _is_chosen(value: Expr) -> bool:

@@ -40,7 +40,8 @@ from tvm.ir import Expr
 from ..tir_schedules.blocks import loads, uses
 from ..tir_schedules.code import inverse_trigonometry, trigonometry, vector_math
 from ..tir_schedules.code.bits import dtype_of, is_nan
-from ..tir_schedules.code.vector_math import gelu, gelu_tanh, hoist_lets, let
+from ..tir_schedules.code.lets import hoist_lets, let
+from ..tir_schedules.code.vector_math import gelu, gelu_tanh
 from ._bfloat16 import by_bits, by_value, can_widen, is_bfloat16, is_local, rounded, widened
 from ._stages import Stages
 from .graph_pass import Context, Pass, Report
@@ -118,7 +119,7 @@ def rewrite_function(
         value = hoist_lets(store.value)
         if isinstance(value, tirx.Let) and can_widen(store.value):
             value = hoist_lets(rounded(widened(store.value)))
-        return tirx.BufferStore(store.buffer, value, store.indices)
+        return tirx.BufferStore(store.buffer, stages.cut(value), store.indices)
 
     def whole_gelu(node: tirx.Mul) -> Expr:
         found = gelu_of(node)

@@ -95,6 +95,23 @@ def loads(node: ir.Expr | tirx.Stmt) -> list[ir.TensorLoad]:
     return found
 
 
+def is_choice(node: object) -> bool:
+    """Whether `node` evaluates only one of its branches."""
+    return isinstance(node, ir.Call) and isinstance(node.op, ir.Op) and node.op.name.endswith("if_then_else")
+
+
+def length(expr: ir.Expr) -> int:
+    """How many expressions `expr` is made of, itself included."""
+    count = 0
+
+    def visit(_node: object) -> None:
+        nonlocal count
+        count += 1
+
+    tvm_ffi.structural_walk(expr, (ir.Expr, visit), order="post")
+    return count
+
+
 def without_loads(expr: ir.Expr) -> ir.Expr:
     """`expr` with a constant for every load: what is left uses iterators by value."""
     return tvm_ffi.structural_map(expr, (ir.TensorLoad, lambda load: tirx.const(0, str(load.ty.dtype))), order="post")

@@ -15,7 +15,9 @@ from tvm import s_tir, te, tirx
 
 from halo_tvm.passes.vector_math import VectorMath
 from halo_tvm.targets import TARGETS, Target, read_host
-from halo_tvm.tir_schedules.code.vector_math import BUILDERS, gelu, hoist_lets
+from halo_tvm.tir_schedules.blocks import is_choice, loads
+from halo_tvm.tir_schedules.code.lets import hoist_lets, under_lets
+from halo_tvm.tir_schedules.code.vector_math import BUILDERS, gelu
 
 erf64 = np.vectorize(math.erf)
 CHUNK = 4096
@@ -216,6 +218,42 @@ def test_a_chain_of_functions_is_stored_between_them(dtype: str, lanes: int) -> 
     out = tvm.runtime.tensor(np.zeros(CHUNK, dtype))
     compiled(new, "avx2")(tvm.runtime.tensor(values), out)
     np.testing.assert_allclose(out.numpy(), expected, rtol=2e-6 if dtype == "float32" else 4e-3)
+
+
+def test_names_in_front_of_a_function_are_stored_between_them() -> None:
+    """As words of random numbers in front of a cosine: each name is made of the one before, twice."""
+
+    def deep(x: tvm.ir.Expr) -> tvm.ir.Expr:
+        chain = [(tirx.Var("a0", "float32"), x * tirx.const(0.1, "float32"))]
+        for i in range(1, 16):
+            last = chain[-1][0]
+            chain.append((tirx.Var(f"a{i}", "float32"), last + last * last))
+        return under_lets(chain, tirx.cos(chain[-1][0]) * tirx.sin(chain[-1][0]))
+
+    new, _ = VectorMath()(elementwise(deep))
+    x = np.linspace(-4, 4, CHUNK).astype("float32")
+    out = tvm.runtime.tensor(np.zeros(CHUNK, "float32"))
+    compiled(new, "avx2")(tvm.runtime.tensor(x), out)
+    expected = x * np.float32(0.1)
+    for _ in range(15):
+        expected = expected + expected * expected
+    inside = np.abs(expected) < 50
+    expected = expected.astype("float64")
+    np.testing.assert_allclose(out.numpy()[inside], (np.cos(expected) * np.sin(expected))[inside], atol=2e-3)
+
+
+def test_what_leaves_a_branch_keeps_its_condition() -> None:
+    """It was read in front of its tensor: the condition stayed behind."""
+    x, count = tirx.decl_buffer((CHUNK,), name="x"), tirx.decl_buffer((CHUNK,), "int32", name="count")
+    i, t, u = tirx.Var("i", "int64"), tirx.Var("t", "float32"), tirx.Var("u", "int32")
+    inside = tirx.Let(t, x[i - 3], t * t + tirx.Let(u, tirx.floordiv(7, count[i]), u).astype("float32"))
+    moved = hoist_lets(tirx.if_then_else(i >= 3, inside, x[i]))
+    values = []
+    while isinstance(moved, tirx.Let):
+        values.append(moved.value)
+        moved = moved.body
+    assert len(values) == 2 and all(is_choice(value) and loads(value) for value in values)
+    assert is_choice(moved) and len(loads(moved)) == 1
 
 
 def test_hundreds_of_functions_in_one_store() -> None:

@@ -20,7 +20,8 @@ from tvm import tirx
 from tvm.ir import Expr
 
 from .bits import bits_of, equal, int_like, like, with_sign_of
-from .vector_math import hoist_lets, let, polynomial
+from .lets import hoist_lets, let
+from .vector_math import polynomial
 
 # (atan(t) - t) / t^3 on |t| <= tan(pi/8) and (asin(t) - t) / t^3 on |t| <= 1/2, as polynomials in t^2
 ARC_TANGENT = (-3.33329491539e-1, 1.99777106478e-1, -1.38776856032e-1, 8.05374449538e-2)

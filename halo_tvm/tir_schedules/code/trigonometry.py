@@ -21,7 +21,8 @@ from tvm import tirx
 from tvm.ir import Expr
 
 from .bits import equal, int_like, like, with_lanes
-from .vector_math import hoist_lets, let, polynomial
+from .lets import hoist_lets, let
+from .vector_math import polynomial
 
 # 1 / (2 pi) = the sum of PIECES[i] * 2^(-29 (i + 1))
 PIECES = (85445659, 240010261, 88048874, 524801235, 249589169, 156865476, 119571452)

@@ -18,11 +18,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import tvm_ffi
-from tvm import ir, tirx
+from tvm import tirx
 from tvm.ir import Expr
 
 from .bits import bits_of, equal, float_of, int_like, like, with_lanes, with_sign_of
+from .lets import hoist_lets, let
 
 # Adding and subtracting 1.5 * 2^23 rounds to the nearest integer, and leaves that integer in the low bits.
 ROUND = 12582912.0
@@ -93,47 +93,6 @@ LOG1P = (
 )
 TANH_ONE = 9.1  # tanh rounds to 1 from 9.01 on
 SQRT_HALF_BITS = 0x3F3504F3
-
-
-def hoist_lets(expr: Expr) -> Expr:
-    """`expr` with every `Let` moved outward into one chain: let a = .. in let b = .. in body.
-
-    TVM's simplifier visits the value of a `Let` twice and stops at a `Let` inside it. A `Let` in a
-    branch of if_then_else must not move (its loads may be out of bounds there): it is substituted.
-    """
-    chain: list[tuple[tirx.Var, Expr]] = []
-
-    def on_let(let: tirx.Let) -> Expr:
-        body: Expr = let
-        while isinstance(body, tirx.Let):  # not a call for each: some kernels have hundreds, and no callback may raise
-            chain.append((body.var, strip(body.value)))
-            body = body.body
-        return strip(body)
-
-    def on_call(call: ir.Call) -> Expr:
-        if isinstance(call.op, ir.Op) and call.op.name == "tirx.if_then_else":
-            return ir.Call(
-                call.op, [strip(call.args[0]), *map(_substituted, call.args[1:])], call.attrs, ret_ty=call.ty
-            )
-        return call
-
-    def strip(expr: Expr) -> Expr:
-        return tvm_ffi.structural_map(expr, ((tirx.Let, on_let), (ir.Call, on_call)), order="pre")
-
-    body = strip(expr)
-    for var, value in reversed(chain):
-        body = tirx.Let(var, value, body)
-    return body
-
-
-def _substituted(expr: Expr) -> Expr:
-    """`expr` without `Let`: every variable replaced by its value."""
-
-    def on_let(let: tirx.Let) -> Expr:
-        value = _substituted(let.value)
-        return tvm_ffi.structural_map(_substituted(let.body), (ir.Var, lambda v: value if v.same_as(let.var) else v))
-
-    return tvm_ffi.structural_map(expr, (tirx.Let, on_let), order="pre")
 
 
 def exp(x: Expr) -> Expr:
@@ -293,14 +252,6 @@ BUILDERS: dict[str, Callable[[Expr], Expr]] = {
     "log10": log10,
     "log1p": log1p,
 }
-
-
-def let(value: Expr, body: Callable[[Expr], Expr]) -> Expr:
-    """`body` of a variable bound to `value`: its many uses are evaluated once."""
-    if isinstance(value, tirx.Var):
-        return body(value)
-    var = tirx.Var("t", str(value.ty.dtype))
-    return tirx.Let(var, value, body(var))
 
 
 def polynomial(coefficients: Sequence[float], x: Expr) -> Expr:

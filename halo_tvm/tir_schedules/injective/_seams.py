@@ -14,6 +14,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import Expr
 
+from ..blocks import is_choice
 from ..code.lanes import constant, index, simplify
 from .nest import Nest
 
@@ -47,7 +48,7 @@ def _seams(nest: Nest, extent: int) -> set[int]:
     axis, found = nest.axes[-1], set()
 
     def compared(node: ir.Call) -> None:
-        if _is_choice(node):
+        if is_choice(node):
             for kind in _AFTER:
                 tvm_ffi.structural_walk(node.args[0], (kind, side), order="post")
 
@@ -72,13 +73,9 @@ def _between(nest: Nest, first: int, end: int) -> Expr:
     analyzer.bind(nest.axes[-1], ir.Range(index(first), index(end)))
 
     def chosen(node: ir.Call) -> Expr:
-        if not _is_choice(node):
+        if not is_choice(node):
             return node
         known = constant(analyzer.simplify(node.args[0]))
         return node if known is None else node.args[1 if known else 2]
 
     return tvm_ffi.structural_map(nest.value, (ir.Call, chosen), order="post")
-
-
-def _is_choice(node: ir.Call) -> bool:
-    return isinstance(node.op, ir.Op) and node.op.name.endswith("if_then_else")

@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import Expr
 
-from ..blocks import loads, uses
+from ..blocks import is_choice, loads, uses
 from ..code.lanes import (
     ceil_div,
     constant,
@@ -208,7 +208,7 @@ def is_conditional(value: Expr) -> bool:
     found: list[object] = []
 
     def visit(node: ir.Call) -> None:
-        if isinstance(node.op, ir.Op) and node.op.name.endswith("if_then_else"):
+        if is_choice(node):
             found.append(node)
 
     tvm_ffi.structural_walk(value, (ir.Call, visit), order="post")

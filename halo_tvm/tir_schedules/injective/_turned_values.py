@@ -13,8 +13,8 @@ from tvm.ir import Expr
 
 from ..blocks import loads, uses
 from ..code.lanes import ceil_div, constant, index, is_var, loop, parallel_rows, seq, simplify
+from ..code.lets import hoist_lets
 from ..code.transpose import WIDTHS, turned
-from ..code.vector_math import hoist_lets
 from ._tiles import is_conditional, row_of_tiles, rows_of_tiles
 from .nest import Nest, bits, substituted
 

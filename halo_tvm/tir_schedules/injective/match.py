@@ -2,7 +2,7 @@
 
 Declines
     reductions; blocks with a predicate or several stores; a store whose place is not one iterator per
-    axis (scatter); an intermediate that grows beyond `MAX_NODES` expression nodes when it is inlined
+    axis (scatter); values that are too long, see `intermediates`
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from tvm.ir import Expr
 
 from ...errors import Declined
 from ..blocks import Block, blocks, is_scheduled, loads, uses, without_loads
-from ..code.lanes import constant, index, is_var
-from .nest import Nest, substituted
-
-MAX_NODES = 20_000  # of one inlined expression: beyond, compilation takes seconds
+from ..code.lanes import constant, is_var
+from .intermediates import Intermediates
+from .nest import Nest
 
 
 def nests_of(func: tirx.PrimFunc, prepare: Callable[[Expr], Expr] = lambda value: value) -> list[Nest]:
@@ -32,7 +31,7 @@ def nests_of(func: tirx.PrimFunc, prepare: Callable[[Expr], Expr] = lambda value
     if not found:
         raise Declined("the function has no blocks")
     local = list(func.body.block.alloc_buffers)
-    values: list[tuple[Block, tirx.BufferStore, Expr]] = []
+    inside = Intermediates()
     nests: list[Nest] = []
     for block in found:
         if "R" in block.kinds:
@@ -45,12 +44,11 @@ def nests_of(func: tirx.PrimFunc, prepare: Callable[[Expr], Expr] = lambda value
             raise Declined("a store is not at one iterator per axis")
         if any(load.source.same_as(block.store.buffer) for load in loads(block.store.value)):
             raise Declined("a block reads the buffer it writes")
-        value = inlined(prepare(block.store.value), values)
-        if _size(value) > MAX_NODES:
-            raise Declined(f"an inlined expression has more than {MAX_NODES} nodes")
+        value = prepare(block.store.value)
         if any(block.store.buffer.same_as(b) for b in local):
-            values.append((block, block.store, value))
+            inside.add(block, block.store, value)
         else:
+            value = inside.inlined(value)
             nests.append(Nest(block.store.buffer, tuple(block.store.indices), block.vars, block.extents, value))
     return nests
 
@@ -65,20 +63,6 @@ def one_iterator_per_axis(store: tirx.BufferStore, block: Block) -> bool:
             return False
     spatial = [(v, e) for v, e, kind in zip(block.vars, block.extents, block.kinds) if kind != "R"]
     return all(any(v.same_as(u) for u in used) or constant(e) == 1 for v, e in spatial) and len(used) <= len(spatial)
-
-
-def inlined(value: Expr, earlier: Sequence[tuple[Block, tirx.BufferStore, Expr]]) -> Expr:
-    """`value` with loads of `earlier` intermediates replaced by what they hold."""
-
-    def load(node: ir.TensorLoad) -> Expr:
-        for block, store, stored in earlier:
-            if store.buffer.same_as(node.source):
-                here = {at: place for at, place in zip(store.indices, node.indices) if isinstance(at, ir.Var)}
-                here |= {v: index(0) for v in block.vars if v not in here}
-                return substituted(stored, here)
-        return node
-
-    return tvm_ffi.structural_map(value, (ir.TensorLoad, load), order="post")
 
 
 def contiguous_axes(nest: Nest) -> int:
@@ -115,13 +99,3 @@ def _is_contiguous(indices: Sequence[Expr], buffer: ir.Var, axes: Sequence[ir.Va
         and all(tvm_ffi.structural_equal(e, s) for e, s in zip(extents[1:], shape[1:]))
         and not any(uses(i, v) for i in head for v in axes)
     )
-
-
-def _size(expr: Expr) -> int:
-    count = [0]
-
-    def visit(_node: object) -> None:
-        count[0] += 1
-
-    tvm_ffi.structural_walk(expr, (ir.Expr, visit), order="post")
-    return count[0]

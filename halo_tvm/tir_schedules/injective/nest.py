@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ..code.lanes import constant, index, simplify
-from ..code.vector_math import hoist_lets
+from ..code.lets import hoist_lets
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ....errors import Declined
-from ...blocks import loads, uses
+from ...blocks import is_choice, loads, uses
 from ...code.lanes import constant, index, simplify
 from ...injective.nest import substituted
 
@@ -112,8 +112,3 @@ def rebuilt(
         raise Declined(f"a value holds a {type(node).__name__}")
 
     return visit(value, ())
-
-
-def is_choice(node: Expr) -> bool:
-    """Whether `node` evaluates only one of its branches."""
-    return isinstance(node, ir.Call) and isinstance(node.op, ir.Op) and node.op.name.endswith("if_then_else")

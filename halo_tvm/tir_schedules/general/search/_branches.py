@@ -14,9 +14,8 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import Expr
 
-from ...blocks import loads, uses
+from ...blocks import is_choice, loads, uses
 from ...code.lanes import seq
-from ._access import is_choice
 from ._program import Total
 
 Emit = Callable[[Sequence[Total]], list[tirx.Stmt]]

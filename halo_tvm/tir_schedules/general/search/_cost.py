@@ -16,10 +16,10 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ....targets import Target
-from ...blocks import uses
+from ...blocks import is_choice, uses
 from ...code.lanes import constant, simplify
 from ...injective.nest import bits, substituted
-from ._access import Access, accesses, is_choice, place_of, step_of
+from ._access import Access, accesses, place_of, step_of
 from ._decision import NONE, Decision, Tiling
 from ._masks import is_masked
 from ._program import Reduction

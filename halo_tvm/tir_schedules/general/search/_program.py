@@ -22,7 +22,8 @@ from tvm.ir import Expr
 from ....errors import Declined
 from ...blocks import Block, blocks, is_scheduled, loads
 from ...code.lanes import constant, product
-from ...injective.match import inlined, one_iterator_per_axis
+from ...injective.intermediates import Intermediates
+from ...injective.match import one_iterator_per_axis
 from ...injective.nest import Nest, substituted
 from ...rows.stages import Operation, accumulated
 
@@ -109,7 +110,7 @@ def program_of(func: tirx.PrimFunc) -> Program:
     if _spelled_out(func) > _LONG:
         raise Declined("the shapes are long expressions of dimensions: building the nests would take half a minute")
     local = tuple(func.body.block.alloc_buffers)
-    inline: list[tuple[Block, tirx.BufferStore, Expr]] = []
+    inline = Intermediates()
     nests: list[Reduction | Nest] = []
     for block in found:
         _check(block)
@@ -118,11 +119,11 @@ def program_of(func: tirx.PrimFunc) -> Program:
             continue
         if block.store is None:
             raise Declined("a block without a reduction stores several values")
-        value = inlined(block.store.value, inline)
+        value = inline.inlined(block.store.value)
         if any(load.source.same_as(block.store.buffer) for load in loads(value)):
             raise Declined("a block reads the buffer it writes")
         if _is(block.store.buffer, local) and _worth_inlining(block, value, found):
-            inline.append((block, block.store, value))
+            inline.add(block, block.store, value)
         elif (at := _reduction_before(block, value, nests)) is not None:
             nests[at] = _with_stage(nests[at], block, value)
         else:
@@ -205,7 +206,7 @@ def _stores(block: Block) -> list[tirx.BufferStore]:
     return [part for part in parts if isinstance(part, tirx.BufferStore)]
 
 
-def _reduction(block: Block, inline: Sequence[tuple[Block, tirx.BufferStore, Expr]]) -> Reduction:
+def _reduction(block: Block, inline: Intermediates) -> Reduction:
     body, init = block.node.body, block.node.init
     named: dict[ir.Var, Expr] = {}
     for part in list(body.seq) if isinstance(body, tirx.SeqStmt) else []:
@@ -217,7 +218,7 @@ def _reduction(block: Block, inline: Sequence[tuple[Block, tirx.BufferStore, Exp
         start = next((s for s in starts if isinstance(s, tirx.BufferStore) and s.buffer.same_as(store.buffer)), None)
         if start is None or loads(start.value):
             raise Declined("a reduction does not begin with a value of its own")
-        update = inlined(substituted(store.value, named), inline)
+        update = inline.inlined(substituted(store.value, named))
         totals.append(Total(store.buffer, tuple(store.indices), start.value, update))
     spatial = [n for n, kind in enumerate(block.kinds) if kind == "S"]
     reduced = [n for n, kind in enumerate(block.kinds) if kind == "R"]

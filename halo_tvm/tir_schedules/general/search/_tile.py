@@ -11,7 +11,7 @@ from tvm.ir import Expr
 
 from ...blocks import loads
 from ...code.lanes import constant, index, loop, simplify
-from ...code.vector_math import hoist_lets
+from ...code.lets import hoist_lets
 from ...injective.nest import substituted
 from ...rows.stages import Operation
 from ._branches import branched

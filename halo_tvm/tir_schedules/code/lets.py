@@ -1,0 +1,103 @@
+"""Names inside of expressions: let t = value in body.
+
+TVM puts the value of a `Let` in the place of its variable wherever it simplifies, and in code generation again: what it
+looks at multiplies along a chain. `passes/_stages` stores what is large in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.ir import Expr
+
+from ..blocks import is_choice, loads
+
+Lets = Sequence[tuple[tirx.Var, Expr]]
+
+
+def let(value: Expr, body: Callable[[Expr], Expr]) -> Expr:
+    """`body` of a variable bound to `value`: its many uses are evaluated once."""
+    if isinstance(value, tirx.Var):
+        return body(value)
+    var = tirx.Var("t", str(value.ty.dtype))
+    return tirx.Let(var, value, body(var))
+
+
+def hoist_lets(expr: Expr) -> Expr:
+    """`expr` with every `Let` moved outward into one chain: let a = .. in let b = .. in body.
+
+    TVM's simplifier visits the value of a `Let` twice and stops at a `Let` inside it. What moves out of a branch of
+    if_then_else keeps the branch's condition where it may fail outside: its loads may be out of bounds there.
+    """
+    chain: list[tuple[tirx.Var, Expr]] = []
+
+    def on_let(let: tirx.Let) -> Expr:
+        body: Expr = let
+        while isinstance(body, tirx.Let):  # not a call for each: some kernels have hundreds, and no callback may raise
+            chain.append((body.var, strip(body.value)))
+            body = body.body
+        return strip(body)
+
+    def on_call(call: ir.Call) -> Expr:
+        if not is_choice(call):
+            return call
+        condition = strip(call.args[0])
+        branches = []
+        for branch, holds in zip(call.args[1:], (condition, tirx.Not(condition))):
+            first = len(chain)
+            branches.append(strip(branch))
+            for i, (var, value) in enumerate(chain[first:], first):
+                if _may_fail(value):
+                    chain[i] = var, tirx.if_then_else(holds, value, tirx.const(1, str(value.ty.dtype)))
+        return ir.Call(call.op, [condition, *branches], call.attrs, ret_ty=call.ty)
+
+    def strip(expr: Expr) -> Expr:
+        return tvm_ffi.structural_map(expr, ((tirx.Let, on_let), (ir.Call, on_call)), order="pre")
+
+    body = strip(expr)
+    return under_lets(chain, body)
+
+
+def _may_fail(value: Expr) -> bool:
+    """Whether `value` is read from memory or divides integers."""
+    found: list[object] = [*loads(value)]
+    for kind in (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod):
+        tvm_ffi.structural_walk(value, (kind, found.append), order="post")
+    return bool(found)
+
+
+def in_chain(expr: Expr) -> tuple[list[tuple[tirx.Var, Expr]], Expr]:
+    """The names at the head of `expr`, with every `Let` moved there, and what is made of them."""
+    chain: list[tuple[tirx.Var, Expr]] = []
+    expr = hoist_lets(expr)
+    while isinstance(expr, tirx.Let):
+        chain.append((expr.var, expr.value))
+        expr = expr.body
+    return chain, expr
+
+
+def under_lets(chain: Lets, body: Expr) -> Expr:
+    """`body` behind the names of `chain`."""
+    for var, value in reversed(chain):
+        body = tirx.Let(var, value, body)
+    return body
+
+
+def with_own_names(expr: Expr) -> Expr:
+    """`expr` with variables of its own: TVM takes one variable with two values for a mistake."""
+    own: dict[ir.Var, Expr] = {}
+
+    def name(let: tirx.Let) -> None:
+        own[let.var] = tirx.Var(let.var.name, let.var.ty)
+
+    tvm_ffi.structural_walk(expr, (tirx.Let, name), order="pre")
+    if not own:
+        return expr
+
+    def renamed(let: tirx.Let) -> Expr:
+        return tirx.Let(own.get(let.var, let.var), let.value, let.body)
+
+    steps = ((ir.Var, lambda v: own.get(v, v)), (tirx.Let, renamed))
+    return tvm_ffi.structural_map(expr, steps, order="post")
