@@ -81,6 +81,7 @@ def function_spec(model: ImportedModel, mod: tvm.IRModule) -> FunctionSpec:
         _complex(_output(name, ty)) if name in model.complex_outputs else _output(name, ty)
         for name, ty in zip(model.outputs, types)
     )
+    returned = tuple(replace(spec, labels=model.labels.get(spec.name, ())) for spec in returned)
     return FunctionSpec(
         inputs=inputs,
         outputs=(*returned, *(spec for spec in inputs if spec.name in written and spec.name in state)),

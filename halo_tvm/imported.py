@@ -105,6 +105,8 @@ class ImportedModel:
     # complex128 so, whose `InputSpec` has the shape without it.
     complex_outputs: tuple[str, ...] = ()
     conditions: tuple[Condition, ...] = ()  # of the sizes of a run, beside their ranges
+    # Of outputs: what their integers stand for; of floats, their columns.
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def source_outputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What the source engine computes; the state of random numbers, which is ours, is one call further."""

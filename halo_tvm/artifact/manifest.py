@@ -46,6 +46,7 @@ class TensorSpec:
     values: Bounds | None = None  # allowed integers, inclusive
     default: Literal["ones", "zeros"] | None = None  # with one, it may be omitted at run time
     room: Room | None = None  # rows that go to each of the positions it holds, and the dimension that has room for them
+    labels: tuple[str, ...] = ()  # what its integers stand for; of floats, its columns
 
 
 @dataclass(frozen=True)

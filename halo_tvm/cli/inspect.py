@@ -9,7 +9,7 @@ from ..artifact import Manifest, TensorSpec, cost_of, read_manifest
 from ..config import InspectConfig
 from ..phase_reports import BuildReport, DeviceCode, LiftReport, OptimiseReport, Reports, ScheduleReport, read
 from ..report.table import number
-from ..text import one_line
+from ..text import one_line, shortened
 from ._show import size, table
 
 CONFIG = InspectConfig
@@ -96,7 +96,8 @@ def _functions(manifest: Manifest) -> str:
 def _tensor(spec: TensorSpec) -> str:
     values = f", values {spec.values[0]} to {spec.values[1]}" if spec.values else ""
     default = f", may be left out ({spec.default})" if spec.default else ""
-    return one_line(f"{spec.name} {spec.dtype} [{', '.join(map(str, spec.shape))}]{values}{default}")
+    labels = f", of {shortened(', '.join(spec.labels))}" if spec.labels else ""
+    return one_line(f"{spec.name} {spec.dtype} [{', '.join(map(str, spec.shape))}]{values}{default}{labels}")
 
 
 def _variants(manifest: Manifest) -> str:

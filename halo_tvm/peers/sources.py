@@ -60,7 +60,7 @@ class PeerModels:
         "onnx-plain" (standard operators), "weights" (safetensors and a configuration), or an int8 model:
         "onnx-int8", "onnx-plain-int8", "openvino-int8", "openvino-int8-static"."""
         if form.removesuffix("-plain") == "onnx" and self._source.get("kind") == "onnx":
-            return Path(str(self._reference))
+            return self._given(Path(str(self._reference)))
         write, name = {
             "onnx": (self._onnx, "model.onnx"),
             "onnx-plain": (self._onnx_plain, "model.onnx"),
@@ -70,13 +70,21 @@ class PeerModels:
             "openvino-int8-static": (self._openvino_int8_static, "model.xml"),
             "weights": (self._weights, ""),
         }[form]
-        folder = self._directory / form
-        if not folder.exists():
-            self._write_whole(write, folder, name)
-        return folder / name
+        return self._whole(write, self._directory / form, name)
 
-    def _write_whole(self, write: Callable[[Path], None], folder: Path, name: str) -> None:
-        """`folder` appears complete or not at all."""
+    def _given(self, path: Path) -> Path:
+        """The ONNX file of the user; as it is compiled where it gives words, dictionaries or sequences."""
+        from ..importers.onnx import plain_model
+
+        plain = plain_model(path)
+        if plain is None:
+            return path
+        return self._whole(lambda file: file.write_bytes(plain), self._directory / "onnx-given", "model.onnx")
+
+    def _whole(self, write: Callable[[Path], object], folder: Path, name: str) -> Path:
+        """The file that `write` makes in `folder`, which appears complete or not at all, and stays."""
+        if folder.exists():
+            return folder / name
         temporary = folder.with_name(f".{folder.name}.tmp")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -85,6 +93,7 @@ class PeerModels:
             temporary.rename(folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+        return folder / name
 
     def _onnx(self, path: Path) -> None:
         from ..exporters.onnx import export_onnx

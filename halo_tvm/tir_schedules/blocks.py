@@ -6,7 +6,7 @@ FuseTIR), never by name: names belong to the printer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -98,6 +98,26 @@ def loads(node: ir.Expr | tirx.Stmt) -> list[ir.TensorLoad]:
 def is_choice(node: object) -> bool:
     """Whether `node` evaluates only one of its branches."""
     return isinstance(node, ir.Call) and isinstance(node.op, ir.Op) and node.op.name.endswith("if_then_else")
+
+
+def choices_along(call: ir.Call) -> tuple[list[ir.Call], ir.Expr]:
+    """`call`, a choice, with those that stand one in the else of another, and what the last else holds.
+
+    Hundreds of tensors that are put together are as many: whoever goes on by calls runs out of Python's stack.
+    """
+    found: list[ir.Call] = []
+    rest: ir.Expr = call
+    while is_choice(rest):
+        found.append(rest)
+        rest = rest.args[2]
+    return found, rest
+
+
+def chosen_along(choices: Sequence[ir.Call], parts: Sequence[tuple[ir.Expr, ir.Expr]], rest: ir.Expr) -> ir.Expr:
+    """The `choices` again, with a condition and a branch of `parts` for each, and `rest` behind them."""
+    for choice, (condition, branch) in zip(reversed(choices), reversed(parts)):
+        rest = ir.Call(choice.op, [condition, branch, rest], choice.attrs, ret_ty=choice.ty)
+    return rest
 
 
 def length(expr: ir.Expr) -> int:

@@ -134,6 +134,32 @@ def integrated(shape: tuple[int, ...], steps: int) -> tuple[te.Tensor, te.Tensor
     return x, value
 
 
+@pytest.mark.parametrize("dtype", ["bool", "bfloat16", "int32"])
+def test_names_of_other_types(dtype: str) -> None:
+    """TVM has no names of vectors of truth values, and lowers bfloat16 by integers."""
+    x = te.placeholder((9, 37), name="x")
+    value = te.compute(x.shape, lambda *i: x[i] > te.const(0.0, "float32") if dtype == "bool" else x[i].astype(dtype))
+    for _ in range(6):
+        if dtype == "bool":
+            value = te.compute(x.shape, lambda *i: tirx.any(tirx.all(value[i], x[i] < 1.5), tirx.Not(value[i])))
+        else:
+            value = te.compute(
+                x.shape, lambda *i: value[i] * value[i] - value[i] * te.const(0.5 if dtype != "int32" else 1, dtype)
+            )
+    y = te.compute(x.shape, lambda *i: value[i].astype("float32"))
+    func, target = primfunc(x, y), x86("avx2")
+    applied = RULE.apply(func, target, RULE.default(func, target))
+    mod, _ = VectorMath()(tvm.IRModule({"main": applied.with_attr("global_symbol", "main")}))
+    given, out = random((9, 37)), tvm.runtime.tensor(np.empty((9, 37), "float32"))
+    tvm.compile(mod, target=target.tvm)["main"](tvm.runtime.tensor(given), out)
+    made = given > 0 if dtype == "bool" else given.astype("int32" if dtype == "int32" else "float32")
+    for _ in range(6):
+        made = (
+            (made & (given < 1.5)) | ~made if dtype == "bool" else made * made - made * (1 if dtype == "int32" else 0.5)
+        )
+    np.testing.assert_allclose(out.numpy(), made.astype("float32"), rtol=0.2 if dtype == "bfloat16" else 0, atol=0.05)
+
+
 @pytest.mark.parametrize("padded", [False, True])
 def test_what_is_read_several_times_is_computed_once(padded: bool) -> None:
     """Eleven steps name x five times each: written out that is 5 ** 11 expressions, and compiling did not end.

@@ -52,14 +52,24 @@ def import_onnx(
     """
     _need_onnx()
     from ._file import read_model
+    from ._plain_outputs import with_plain_outputs
 
     proto = read_model(path)
+    changed, labels = with_plain_outputs(proto)
     model = import_of_file(proto, path, shapes=shapes, constants=constants, spelled=spelled)
     source = {"kind": "onnx", "name": path.name, "sha256": sha256_of(path)}
     outputs = tuple(name for name in model.outputs if name != RANDOM_STATE)
     rounds = model.accepted_error is not None
-    engine = OnnxRuntime(str(path), path.name, outputs, rounds)
-    return dataclasses.replace(model, source=source, engine=engine, other_engine=engine.optimised() if rounds else None)
+    engine = OnnxRuntime((plain_model(path) if changed else None) or str(path), path.name, outputs, rounds)
+    other = engine.optimised() if rounds else None
+    return dataclasses.replace(model, source=source, engine=engine, other_engine=other, labels=labels)
+
+
+def plain_model(path: Path) -> bytes | None:
+    """The model at `path` with tensors of numbers as outputs, as it is compiled; None where all are such already."""
+    from ._plain_outputs import plain_file
+
+    return plain_file(path)
 
 
 def import_of_file(

@@ -112,16 +112,21 @@ def feature_vectorizer(node: Node) -> relax.Expr:
 
 @converter("OneHotEncoder", domain=ML)
 def one_hot_encoder(node: Node) -> relax.Expr:
-    """float32 [..., categories]: 1 where the element is the category."""
+    """float32 [..., categories]: 1 where the element is the category.
+
+    Of an unknown one all are 0, or NaN where `zeros` is 0: no kernel can raise the error that onnxruntime raises.
+    """
     node.refuse_unless(not node.attr("cats_strings", []), "categories are strings: expected whole numbers")
-    node.refuse_unless(
-        bool(node.attr("zeros", 1)), "an unknown category is an error (zeros is 0): no kernel can raise it"
-    )
     categories = np.asarray(node.attr("cats_int64s", []), np.int64)
     node.refuse_unless(categories.size > 0, "expected categories in cats_int64s, found none")
     x = as_dtype(node, node.x(0), "int64")
     wide = node.emit(relax.op.expand_dims(x, -1))
-    return relax.op.astype(node.emit(relax.op.equal(wide, relax.const(categories, "int64"))), "float32")
+    same = node.emit(relax.op.equal(wide, relax.const(categories, "int64")))
+    hot = node.emit(relax.op.astype(same, "float32"))
+    if node.attr("zeros", 1):
+        return hot
+    known = node.emit(relax.op.max(hot, -1, keepdims=True))
+    return relax.op.where(relax.op.equal(known, relax.const(0.0, "float32")), relax.const(np.float32("nan")), hot)
 
 
 @converter("LabelEncoder", domain=ML, since=2)
@@ -185,6 +190,4 @@ def _mapping(node: Node) -> tuple[np.ndarray, np.ndarray, object]:
 
 @converter("ZipMap", "CastMap", "DictVectorizer", "CategoryMapper", domain=ML)
 def dictionaries(node: Node) -> relax.Expr:
-    node.refuse(
-        "it works on dictionaries or strings: export without it (for ZipMap: zipmap=False), probabilities stay a tensor"
-    )
+    node.refuse("it works on dictionaries or strings: export without it")

@@ -7,12 +7,13 @@ looks at multiplies along a chain. `passes/_stages` stores what is large in betw
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import Expr
 
-from ..blocks import is_choice, loads
+from ..blocks import choices_along, chosen_along, is_choice, loads
 
 Lets = Sequence[tuple[tirx.Var, Expr]]
 
@@ -40,24 +41,43 @@ def hoist_lets(expr: Expr) -> Expr:
             body = body.body
         return strip(body)
 
+    def guarded(branch: Expr, holds: Expr) -> Expr:
+        first = len(chain)
+        branch = strip(branch)
+        for i, (var, value) in enumerate(chain[first:], first):
+            if _may_fail(value):
+                chain[i] = var, tirx.if_then_else(holds, value, _one_like(value))
+        return branch
+
     def on_call(call: ir.Call) -> Expr:
-        if not is_choice(call):
+        if not is_choice(call) or not _has_lets(call):  # what this returns is visited, too
             return call
-        condition = strip(call.args[0])
-        branches = []
-        for branch, holds in zip(call.args[1:], (condition, tirx.Not(condition))):
-            first = len(chain)
-            branches.append(strip(branch))
-            for i, (var, value) in enumerate(chain[first:], first):
-                if _may_fail(value):
-                    chain[i] = var, tirx.if_then_else(holds, value, tirx.const(1, str(value.ty.dtype)))
-        return ir.Call(call.op, [condition, *branches], call.attrs, ret_ty=call.ty)
+        choices, rest = choices_along(call)
+        parts: list[tuple[Expr, Expr]] = []
+        others: list[Expr] = []
+        for choice in choices:
+            condition = strip(choice.args[0])
+            parts.append((condition, guarded(choice.args[1], reduce(tirx.And, [*others, condition]))))
+            others.append(tirx.Not(condition))
+        return chosen_along(choices, parts, guarded(rest, reduce(tirx.And, others)))
 
     def strip(expr: Expr) -> Expr:
         return tvm_ffi.structural_map(expr, ((tirx.Let, on_let), (ir.Call, on_call)), order="pre")
 
     body = strip(expr)
     return under_lets(chain, body)
+
+
+def _one_like(value: Expr) -> Expr:
+    kind, _, lanes = str(value.ty.dtype).partition("x")
+    one = tirx.const(1, kind)
+    return tirx.Broadcast(one, int(lanes)) if lanes else one
+
+
+def _has_lets(expr: Expr) -> bool:
+    found: list[tirx.Let] = []
+    tvm_ffi.structural_walk(expr, (tirx.Let, found.append), order="post")
+    return bool(found)
 
 
 def _may_fail(value: Expr) -> bool:

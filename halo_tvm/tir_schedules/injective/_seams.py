@@ -18,7 +18,7 @@ from ..blocks import is_choice
 from ..code.lanes import constant, index, simplify
 from .nest import Nest
 
-_MOST = 64  # parts: each has code of its own
+_MOST = 256  # parts: each has code of its own
 
 # how a comparison of an axis with a constant c is true from c + this on, or up to there
 _AFTER = {tirx.GE: 0, tirx.LT: 0, tirx.GT: 1, tirx.LE: 1}

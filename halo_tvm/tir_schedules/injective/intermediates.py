@@ -17,7 +17,7 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ...errors import Declined
-from ..blocks import Block, is_choice, length, loads
+from ..blocks import Block, choices_along, chosen_along, is_choice, length, loads
 from ..code.lanes import index, simplify
 from ..code.lets import in_chain, under_lets, with_own_names
 from .nest import substituted
@@ -86,10 +86,9 @@ class Intermediates:
             lets, last = in_chain(self._with(place.value, place.reads, made))
             chain += lets
             made[id(place)] = last
-            if place.count > 1 and length(last) > 1:
-                # TVM lowers bfloat16 by integers, for which a name of that type has another.
-                dtype = str(last.ty.dtype)
-                wide = "float32" if dtype == "bfloat16" else dtype
+            dtype = str(last.ty.dtype)
+            if place.count > 1 and length(last) > 1 and dtype != "bool":  # TVM has no names of vectors of those
+                wide = "float32" if dtype == "bfloat16" else dtype  # TVM lowers it by integers, which a name is none of
                 var = tirx.Var("named", wide)
                 chain.append((var, last.astype(wide)))
                 made[id(place)] = var.astype(dtype)
@@ -136,13 +135,14 @@ class Intermediates:
             place = next((place for own, place in reads if tvm_ffi.structural_equal(own, node)), None)
             return node if place is None else made[id(place)]
 
-        choices = []  # made here, since no callback may raise
+        changed = []  # made here, since no callback may raise
         for call in _choices(value):
-            condition, branches = self._with(call.args[0], reads, made), map(self._inlined, call.args[1:])
-            choices.append((call, ir.Call(call.op, [condition, *branches], call.attrs, ret_ty=call.ty)))
+            choices, rest = choices_along(call)
+            parts = [(self._with(c.args[0], reads, made), self._inlined(c.args[1])) for c in choices]
+            changed.append((call, chosen_along(choices, parts, self._inlined(rest))))
 
         def choice(node: ir.Call) -> Expr:
-            return next((new for call, new in choices if call.same_as(node)), node)
+            return next((new for call, new in changed if call.same_as(node)), node)
 
         # From outside: a place may be made of another one.
         return tvm_ffi.structural_map(value, ((ir.TensorLoad, load), (ir.Call, choice)), order="pre")
