@@ -16,17 +16,16 @@ Why
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import tvm_ffi
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.ir import Expr
 
-from ..tir_schedules.code.lets import in_chain, under_lets, with_own_names
+from ..tir_schedules.blocks import length
+from ..tir_schedules.code.lets import chain_of, under_lets, with_own_names
 from ._bfloat16 import is_bfloat16
 
 _CHOICES = 4  # more than a number has that is quantised once
-_LONG, _LONGEST = 500, 4000  # nodes of one name and of a store, written out: as three functions of a vector have
+_LONG, _LONGEST = 500, 1_000_000  # expressions of one name, and of a store, written out: 3 s of compilation
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 
 
@@ -63,16 +62,19 @@ class Stages:
 
     def cut(self, value: Expr) -> Expr:
         """`value`, whose lets are one chain at its head: those that TVM would write out at length are marked."""
-        sizes: dict[tirx.Var, int] = {}
-        whole, longs = 0, []
-        chain, last = in_chain(value)
+        whole: dict[ir.Var, int] = {}  # how long each is, written out
+        stored: dict[ir.Var, int] = {}  # and where the long ones are stored
+        longs = []
+        chain, last = chain_of(value)
         for var, named in chain:
-            size = 1 if var in self._marked else _written_out(named, sizes)
-            whole += size
-            sizes[var] = 1 if size > _LONG and str(var.ty.dtype) != "bool" else size
-            if sizes[var] < size:
+            if var in self._marked:
+                whole[var] = stored[var] = 1
+                continue
+            whole[var], stored[var] = length(named, whole), length(named, stored)
+            if stored[var] > _LONG and str(var.ty.dtype) != "bool":
+                stored[var] = 1
                 longs.append(var)
-        if whole + _written_out(last, sizes) > _LONGEST:
+        if sum(whole.values()) + length(last, whole) > _LONGEST:
             self._marked.update(longs)
         return value
 
@@ -151,18 +153,6 @@ class _Names:
         found: list[tirx.Var] = []
         tvm_ffi.structural_walk(value, (tirx.Var, found.append), order="post")
         return [var for var in found if var in self._values]
-
-
-def _written_out(value: Expr, sizes: Mapping[tirx.Var, int]) -> int:
-    """Nodes of `value` with the names of `sizes` written out."""
-    total = 0
-
-    def node(expr: Expr) -> None:
-        nonlocal total
-        total += sizes.get(expr, 1) if isinstance(expr, tirx.Var) else 1
-
-    tvm_ffi.structural_walk(value, (Expr, node), order="post")
-    return total
 
 
 def _is_chosen(value: Expr) -> bool:

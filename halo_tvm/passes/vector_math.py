@@ -12,10 +12,12 @@ Before -> after
         ->   a comparison of its bits: TVM has no vectors of that call
     pow(x, 1 | 2 | 3 | 4 | 0.5 | -0.5 | -1)
         ->   multiplications, a square root, a division
+    pow(x, y) of any other float of at most 32 bits, on CPUs
+        ->   logarithm and power in float64, see `code.power`
     functions of functions, choices between choices
         ->   what is used several times stored in a local buffer of the loop's lanes, see `_stages`
 Leaves
-    float64; every other function of the C library (sinh, acosh, general pow, ...): counted in the report
+    float64; every other function of the C library (sinh, acosh, ...): counted in the report
 Why
     The code generator turns such a call on a vector into one scalar call per element, 8 to 18 times
     slower.
@@ -38,7 +40,7 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ..tir_schedules.blocks import loads, uses
-from ..tir_schedules.code import inverse_trigonometry, trigonometry, vector_math
+from ..tir_schedules.code import inverse_trigonometry, power, trigonometry, vector_math
 from ..tir_schedules.code.bits import dtype_of, is_nan
 from ..tir_schedules.code.lets import hoist_lets, let
 from ..tir_schedules.code.vector_math import gelu, gelu_tanh
@@ -101,6 +103,8 @@ def rewrite_function(
             return is_nan(call.args[0])
         if name == "pow":
             new = _constant_power(*call.args)
+            if new is None and wide:
+                new = _power(call, stages.closed)
         elif name == "atan2" and all(str(dtype_of(arg)).startswith("float32") for arg in call.args):
             y, x = map(stages.closed, call.args)
             new = inverse_trigonometry.atan2(y, x, stages.closed)
@@ -237,16 +241,24 @@ def _split_constant(expr: Expr) -> tuple[float, Expr]:
     return 1.0, expr
 
 
-def _in_float32(builder: Callable[[Expr], Expr], x: Expr) -> Expr | None:
-    """`builder` applied to `x` in float32 and rounded back, or None for a dtype it does not serve."""
-    base = dtype_of(x)
+def _in_float32(builder: Callable[..., Expr], *args: Expr) -> Expr | None:
+    """`builder` applied to `args` in float32 and rounded back, or None for a dtype it does not serve."""
+    base = dtype_of(args[0])
     lanes = "" if base.lanes == 1 else f"x{base.lanes}"
     name = str(base).partition("x")[0]
     if name == "float32":
-        return builder(x)
+        return builder(*args)
     if name in ("float16", "bfloat16"):
-        return tirx.Cast(name + lanes, builder(tirx.Cast("float32" + lanes, x)))
+        return tirx.Cast(name + lanes, builder(*(tirx.Cast("float32" + lanes, arg) for arg in args)))
     return None
+
+
+def _power(call: ir.Call, keep: Callable[[Expr], Expr]) -> Expr | None:
+    """Any power of a float of at most 32 bits."""
+    x, y = call.args
+    if can_widen(x) and can_widen(y):
+        return tirx.Cast("bfloat16", power.power(keep(widened(x)), keep(widened(y)), keep))
+    return _in_float32(lambda x, y: power.power(keep(x), keep(y), keep), x, y)
 
 
 def _constant_power(x: Expr, exponent: Expr) -> Expr | None:

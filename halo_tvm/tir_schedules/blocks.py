@@ -120,13 +120,13 @@ def chosen_along(choices: Sequence[ir.Call], parts: Sequence[tuple[ir.Expr, ir.E
     return rest
 
 
-def length(expr: ir.Expr) -> int:
-    """How many expressions `expr` is made of, itself included."""
+def length(expr: ir.Expr, names: Mapping[ir.Var, int] | None = None) -> int:
+    """How many expressions `expr` is made of, itself included; a variable of `names` counts as it says."""
     count = 0
 
-    def visit(_node: object) -> None:
+    def visit(node: ir.Expr) -> None:
         nonlocal count
-        count += 1
+        count += names.get(node, 1) if names and isinstance(node, ir.Var) else 1
 
     tvm_ffi.structural_walk(expr, (ir.Expr, visit), order="post")
     return count

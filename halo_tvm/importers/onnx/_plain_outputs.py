@@ -13,11 +13,14 @@ onnxruntime runs the changed graph as the reference. What numbers and columns st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, load, numpy_helper
+
+from ...errors import UnsupportedModel
 
 Labels = Mapping[str, tuple[str, ...]]
 _ML = "ai.onnx.ml"
@@ -26,17 +29,7 @@ _CLASSIFIERS = {
     "LinearClassifier": "classlabels_ints",
     "SVMClassifier": "classlabels_ints",
 }
-_MOVES = (
-    "Identity",
-    "Reshape",
-    "Flatten",
-    "Squeeze",
-    "Unsqueeze",
-    "Transpose",
-    "Slice",
-    "Gather",
-    "ArrayFeatureExtractor",
-)
+_MOVES = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Gather")
 
 
 def with_plain_outputs(model: ModelProto) -> tuple[bool, Labels]:
@@ -74,18 +67,10 @@ class _Change:
 
     def _visit(self, node: NodeProto) -> None:
         first = self._words.get(node.input[0]) if node.input else None
-        if node.domain == _ML and node.op_type in _CLASSIFIERS:
-            words = _words_of(node, "classlabels_strings")
-            if words:
-                _replace(node, "classlabels_strings", _CLASSIFIERS[node.op_type], range(len(words)))
-                self._words[node.output[0]] = words
-        elif node.domain == _ML and node.op_type == "ZipMap":
-            columns = _words_of(node, "classlabels_strings") or _numbers_of(node, "classlabels_int64s")
-            del node.attribute[:]
-            node.op_type, node.domain = "Identity", ""
-            self._columns[node.output[0]] = columns
-        elif node.domain == _ML and node.op_type == "LabelEncoder":
-            self._encoder(node, first)
+        if node.domain == _ML:
+            self._visit_classic(node, first)
+        elif node.domain not in ("", "ai.onnx") or not node.output:
+            return
         elif node.op_type == "Constant" and (words := _constant(node)):
             self._words[node.output[0]] = words
         elif node.op_type == "SequenceConstruct":
@@ -99,6 +84,22 @@ class _Change:
         elif node.op_type == "Identity" and node.input[0] in self._columns:
             self._columns[node.output[0]] = self._columns[node.input[0]]
 
+    def _visit_classic(self, node: NodeProto, first: tuple[str, ...] | None) -> None:
+        if node.op_type in _CLASSIFIERS:
+            words = _words_of(node, "classlabels_strings")
+            if words:
+                _replace(node, "classlabels_strings", _CLASSIFIERS[node.op_type], range(len(words)))
+                self._words[node.output[0]] = words
+        elif node.op_type == "ZipMap":
+            columns = _words_of(node, "classlabels_strings") or _numbers_of(node, "classlabels_int64s")
+            del node.attribute[:]
+            node.op_type, node.domain = "Identity", ""
+            self._columns[node.output[0]] = columns
+        elif node.op_type == "LabelEncoder":
+            self._encoder(node, first)
+        elif node.op_type == "ArrayFeatureExtractor" and first is not None:
+            self._words[node.output[0]] = first
+
     def _encoder(self, node: NodeProto, known: tuple[str, ...] | None) -> None:
         keys, values = _words_of(node, "keys_strings"), _words_of(node, "values_strings")
         if keys and known is not None:
@@ -107,11 +108,11 @@ class _Change:
             _replace(node, "keys_strings", "keys_int64s", [numbers.get(key, -1 - i) for i, key in enumerate(keys)])
         if values and (not keys or known is not None):
             default = _attribute(node, "default_string")
-            other = default.s.decode() if default else "_Unused"
-            words = tuple(dict.fromkeys([*values, other]))
-            _replace(node, "values_strings", "values_int64s", map(words.index, values))
+            other = default.s.decode("utf-8", "replace") if default else "_Unused"
+            *places, behind = _places(words := tuple(dict.fromkeys([*values, other])), [*values, other])
+            _replace(node, "values_strings", "values_int64s", places)
             _drop(node, "default_string", "default_int64")
-            node.attribute.append(helper.make_attribute("default_int64", words.index(other)))
+            node.attribute.append(helper.make_attribute("default_int64", behind))
             self._words[node.output[0]] = words
 
     def labels(self) -> Labels:
@@ -119,14 +120,15 @@ class _Change:
         for value in [*self._graph.value_info, *self._graph.output]:
             if value.name in self._words:
                 value.type.tensor_type.elem_type = TensorProto.INT64
+        kept = [value for value in self._graph.value_info if value.name not in self._columns]
+        del self._graph.value_info[:]
+        self._graph.value_info.extend(kept)
         outputs = []
         for output in self._graph.output:
             if output.name in self._columns:
                 outputs.append(helper.make_tensor_value_info(output.name, TensorProto.FLOAT, None))
             elif output.name in self._sequences:
-                node = self._sequences[output.name]
-                self._graph.node.remove(node)
-                for i, name in enumerate(node.input):
+                for i, name in enumerate(self._sequences[output.name].input):
                     part = f"{output.name}.{i}"
                     self._graph.node.append(helper.make_node("Identity", [name], [part]))
                     outputs.append(helper.make_tensor_value_info(part, TensorProto.FLOAT, None))
@@ -142,9 +144,19 @@ def _number(tensor: TensorProto) -> tuple[str, ...]:
     """The words of `tensor`, which becomes their numbers."""
     words = [word.decode("utf-8", "replace") for word in tensor.string_data]
     known = tuple(dict.fromkeys(words))
-    numbers = np.array([known.index(word) for word in words], np.int64).reshape(tuple(tensor.dims))
-    tensor.CopyFrom(numpy_helper.from_array(numbers, tensor.name))
+    numbers = np.array(_places(known, words), np.int64)
+    if math.prod(tensor.dims) != len(words):
+        raise UnsupportedModel(
+            f"expected a word for each element of {tensor.name or 'a constant'}, found {len(words)} words for the "
+            f"sizes {list(tensor.dims)}: export the model again"
+        )
+    tensor.CopyFrom(numpy_helper.from_array(numbers.reshape(tuple(tensor.dims)), tensor.name))
     return known
+
+
+def _places(known: Sequence[str], words: Iterable[str]) -> list[int]:
+    numbers = {word: i for i, word in enumerate(known)}
+    return [numbers[word] for word in words]
 
 
 def _constant(node: NodeProto) -> tuple[str, ...]:
@@ -153,9 +165,10 @@ def _constant(node: NodeProto) -> tuple[str, ...]:
     if value is not None and value.t.data_type == TensorProto.STRING:
         return _number(value.t)
     words = _words_of(node, "value_strings")
+    known = tuple(dict.fromkeys(words))
     if words:
-        _replace(node, "value_strings", "value_ints", map(tuple(dict.fromkeys(words)).index, words))
-    return tuple(dict.fromkeys(words))
+        _replace(node, "value_strings", "value_ints", _places(known, words))
+    return known
 
 
 def _attribute(node: NodeProto, name: str) -> AttributeProto | None:

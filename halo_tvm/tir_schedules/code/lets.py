@@ -82,16 +82,15 @@ def _has_lets(expr: Expr) -> bool:
 
 def _may_fail(value: Expr) -> bool:
     """Whether `value` is read from memory or divides integers."""
-    found: list[object] = [*loads(value)]
+    divisions: list[Expr] = []
     for kind in (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod):
-        tvm_ffi.structural_walk(value, (kind, found.append), order="post")
-    return bool(found)
+        tvm_ffi.structural_walk(value, (kind, divisions.append), order="post")
+    return bool(loads(value)) or any("int" in str(division.ty.dtype) for division in divisions)
 
 
-def in_chain(expr: Expr) -> tuple[list[tuple[tirx.Var, Expr]], Expr]:
-    """The names at the head of `expr`, with every `Let` moved there, and what is made of them."""
+def chain_of(expr: Expr) -> tuple[list[tuple[tirx.Var, Expr]], Expr]:
+    """The names at the head of `expr`, and what is made of them."""
     chain: list[tuple[tirx.Var, Expr]] = []
-    expr = hoist_lets(expr)
     while isinstance(expr, tirx.Let):
         chain.append((expr.var, expr.value))
         expr = expr.body

@@ -19,7 +19,7 @@ from tvm.ir import Expr
 from ...errors import Declined
 from ..blocks import Block, choices_along, chosen_along, is_choice, length, loads
 from ..code.lanes import index, simplify
-from ..code.lets import in_chain, under_lets, with_own_names
+from ..code.lets import chain_of, hoist_lets, under_lets, with_own_names
 from .nest import substituted
 
 MAX_NODES = 20_000  # of one value: beyond, compilation takes seconds
@@ -83,7 +83,7 @@ class Intermediates:
         chain: list[tuple[tirx.Var, Expr]] = []
         made: dict[int, Expr] = {}
         for place in places:
-            lets, last = in_chain(self._with(place.value, place.reads, made))
+            lets, last = chain_of(hoist_lets(self._with(place.value, place.reads, made)))
             chain += lets
             made[id(place)] = last
             dtype = str(last.ty.dtype)

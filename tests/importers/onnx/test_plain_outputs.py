@@ -15,6 +15,7 @@ import halo_tvm
 from halo_tvm.artifact import read_manifest
 from halo_tvm.errors import UnsupportedModel
 from halo_tvm.importers.onnx import import_onnx
+from halo_tvm.importers.onnx._plain_outputs import with_plain_outputs
 
 ort = pytest.importorskip("onnxruntime")
 ML = "ai.onnx.ml"
@@ -89,6 +90,13 @@ def test_words_and_dictionaries(tmp_path: Path) -> None:
     scores = np.array([[row[w] for w in WORDS] for row in by_word])
     for name, wanted in (("by_word", scores), ("both.0", both[0]), ("both.1", both[1])):
         np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_words_that_are_missing_are_refused(tmp_path: Path) -> None:
+    model = classifier([node("Identity", ["words"], "y")], [strings("y")])
+    model.graph.initializer[0].dims[0] = 5
+    with pytest.raises(UnsupportedModel, match="a word for each element of words, found 3 words"):
+        with_plain_outputs(model)
 
 
 def test_words_that_come_in_are_refused(tmp_path: Path) -> None:
