@@ -128,10 +128,13 @@ class _Change:
             if output.name in self._columns:
                 outputs.append(helper.make_tensor_value_info(output.name, TensorProto.FLOAT, None))
             elif output.name in self._sequences:
+                kind = output.type.sequence_type.elem_type.tensor_type.elem_type
                 for i, name in enumerate(self._sequences[output.name].input):
                     part = f"{output.name}.{i}"
                     self._graph.node.append(helper.make_node("Identity", [name], [part]))
-                    outputs.append(helper.make_tensor_value_info(part, TensorProto.FLOAT, None))
+                    if name in self._words:
+                        self._words[part], kind = self._words[name], TensorProto.INT64
+                    outputs.append(helper.make_tensor_value_info(part, kind, None))
             else:
                 outputs.append(output)
         del self._graph.output[:]

@@ -50,8 +50,8 @@ def dictionaries(name: str) -> onnx.ValueInfoProto:
     return helper.make_value_info(name, helper.make_sequence_type_proto(value))
 
 
-def sequence(name: str) -> onnx.ValueInfoProto:
-    return helper.make_value_info(name, helper.make_sequence_type_proto(helper.make_tensor_type_proto(T.FLOAT, None)))
+def sequence(name: str, kind: int) -> onnx.ValueInfoProto:
+    return helper.make_value_info(name, helper.make_sequence_type_proto(helper.make_tensor_type_proto(kind, None)))
 
 
 def test_words_and_dictionaries(tmp_path: Path) -> None:
@@ -72,21 +72,32 @@ def test_words_and_dictionaries(tmp_path: Path) -> None:
         node("ArgMax", ["scores"], "place", axis=1, keepdims=0),
         node("ArrayFeatureExtractor", ["words", "place"], "extracted", ML),
         node("SequenceConstruct", ["scores", "scores"], "both"),
+        node("SequenceConstruct", ["number"], "numbers"),
+        node("SequenceConstruct", ["label", "other"], "words_of_both"),
     ]
     number = helper.make_tensor_value_info("number", T.INT64, ["n"])
     extracted = helper.make_tensor_value_info("extracted", T.STRING, [1, "n"])
-    outputs = [strings("word"), dictionaries("by_word"), number, strings("other"), extracted, sequence("both")]
+    outputs = [strings("word"), dictionaries("by_word"), number, strings("other"), extracted, sequence("both", T.FLOAT)]
+    outputs += [sequence("numbers", T.INT64), sequence("words_of_both", T.STRING)]
     path = tmp_path / "net.onnx"
     onnx.save(classifier(nodes, outputs), path)
     halo_tvm.compile_model(halo_tvm.CompileConfig(model=str(path), output=str(tmp_path / "net.halo")))
     labels = {spec.name: spec.labels for spec in read_manifest(tmp_path / "net.halo").functions["main"].outputs}
     assert labels["word"] == labels["by_word"] == WORDS and labels["number"] == ()
     assert labels["other"] == ("one", "two", "_Unused") and labels["extracted"] == ("ox", "ant")
-    word, by_word, number, other, extracted, both = ort.InferenceSession(str(path)).run(None, {"x": X})
+    word, by_word, number, other, extracted, both, numbers, words = ort.InferenceSession(str(path)).run(None, {"x": X})
     found = dict(zip(labels, halo_tvm.load(str(tmp_path / "net.halo"))(X), strict=True))
-    for name, wanted in (("word", word), ("other", other), ("extracted", extracted)):
+    named = {
+        "word": word,
+        "other": other,
+        "extracted": extracted,
+        "words_of_both.0": words[0],
+        "words_of_both.1": words[1],
+    }
+    for name, wanted in named.items():
         assert np.array_equal(np.array(labels[name])[found[name]], wanted)
     np.testing.assert_array_equal(found["number"], number)
+    np.testing.assert_array_equal(found["numbers.0"], numbers[0])
     scores = np.array([[row[w] for w in WORDS] for row in by_word])
     for name, wanted in (("by_word", scores), ("both.0", both[0]), ("both.1", both[1])):
         np.testing.assert_allclose(found[name], wanted, rtol=1e-5, atol=1e-6)
