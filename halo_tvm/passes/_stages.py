@@ -21,7 +21,7 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ..tir_schedules.blocks import length
-from ..tir_schedules.code.lets import chain_of, under_lets, with_own_names
+from ..tir_schedules.code.lets import chain_of, has_lets, under_lets, with_own_names
 from ._bfloat16 import is_bfloat16
 
 _CHOICES = 4  # more than a number has that is quantised once
@@ -37,9 +37,7 @@ class Stages:
 
     def closed(self, argument: Expr) -> Expr:
         """`argument`, marked where it is made of functions that have become polynomials."""
-        lets: list[tirx.Let] = []
-        tvm_ffi.structural_walk(argument, (tirx.Let, lets.append), order="post")
-        if not lets:
+        if not has_lets(argument):
             return argument
         var = self._mark(argument)
         return tirx.Let(var, argument, var)
@@ -111,21 +109,19 @@ class Stages:
         """`store`, whose lets are one chain at its head, behind a store of each marked argument among them."""
         known = _Names()
         statements: list[tirx.Stmt] = []
-        value = store.value
-        while isinstance(value, tirx.Let):
-            named = value.value
-            if value.var in self._marked:
+        chain, last = chain_of(store.value)
+        for var, named in chain:
+            if var in self._marked:
                 dtype, _, lanes = str(named.ty.dtype).partition("x")
                 buffer = tirx.decl_buffer((int(lanes or 1) * extent,), dtype, "stage", scope="local")
                 at = tirx.Ramp(lane * int(lanes), tirx.const(1, str(lane.ty.dtype)), int(lanes)) if lanes else lane
                 (statements if made is None else made).append(tirx.AllocBuffer(buffer))
                 statements.append(tirx.BufferStore(buffer, known.under(named), [at]))
                 named = buffer[at]
-            known.add(value.var, named)
-            value = value.body
+            known.add(var, named)
         if not statements:
             return store
-        return tirx.SeqStmt([*statements, tirx.BufferStore(store.buffer, known.under(value), store.indices)])
+        return tirx.SeqStmt([*statements, tirx.BufferStore(store.buffer, known.under(last), store.indices)])
 
 
 class _Names:

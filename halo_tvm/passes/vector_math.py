@@ -41,7 +41,7 @@ from tvm.ir import Expr
 
 from ..tir_schedules.blocks import loads, uses
 from ..tir_schedules.code import inverse_trigonometry, power, trigonometry, vector_math
-from ..tir_schedules.code.bits import dtype_of, is_nan
+from ..tir_schedules.code.bits import dtype_of, is_nan, kind_of, with_lanes
 from ..tir_schedules.code.lets import hoist_lets, let
 from ..tir_schedules.code.vector_math import gelu, gelu_tanh
 from ._bfloat16 import by_bits, by_value, can_widen, is_bfloat16, is_local, rounded, widened
@@ -243,13 +243,12 @@ def _split_constant(expr: Expr) -> tuple[float, Expr]:
 
 def _in_float32(builder: Callable[..., Expr], *args: Expr) -> Expr | None:
     """`builder` applied to `args` in float32 and rounded back, or None for a dtype it does not serve."""
-    base = dtype_of(args[0])
-    lanes = "" if base.lanes == 1 else f"x{base.lanes}"
-    name = str(base).partition("x")[0]
-    if name == "float32":
+    kind = kind_of(args[0])
+    if kind == "float32":
         return builder(*args)
-    if name in ("float16", "bfloat16"):
-        return tirx.Cast(name + lanes, builder(*(tirx.Cast("float32" + lanes, arg) for arg in args)))
+    if kind in ("float16", "bfloat16"):
+        wide = with_lanes("float32", args[0])
+        return tirx.Cast(with_lanes(kind, args[0]), builder(*(tirx.Cast(wide, arg) for arg in args)))
     return None
 
 

@@ -52,7 +52,7 @@ def import_onnx(
     """
     _need_onnx()
     from ._file import read_model
-    from ._plain_outputs import with_plain_outputs
+    from ._plain_outputs import changed_file, with_plain_outputs
 
     proto = read_model(path)
     changed, labels = with_plain_outputs(proto)
@@ -60,16 +60,16 @@ def import_onnx(
     source = {"kind": "onnx", "name": path.name, "sha256": sha256_of(path)}
     outputs = tuple(name for name in model.outputs if name != RANDOM_STATE)
     rounds = model.accepted_error is not None
-    engine = OnnxRuntime((plain_model(path) if changed else None) or str(path), path.name, outputs, rounds)
+    engine = OnnxRuntime(changed_file(path) if changed else str(path), path.name, outputs, rounds)
     other = engine.optimised() if rounds else None
     return dataclasses.replace(model, source=source, engine=engine, other_engine=other, labels=labels)
 
 
 def plain_model(path: Path) -> bytes | None:
     """The model at `path` with tensors of numbers as outputs, as it is compiled; None where all are such already."""
-    from ._plain_outputs import plain_file
+    from ._plain_outputs import changed_file, needs_change
 
-    return plain_file(path)
+    return changed_file(path) if needs_change(path) else None
 
 
 def import_of_file(

@@ -41,10 +41,13 @@ def with_plain_outputs(model: ModelProto) -> tuple[bool, Labels]:
     return change.found, labels
 
 
-def plain_file(path: Path) -> bytes | None:
-    """The model at `path`, with all its data, changed so; None where it needs no change."""
-    if not with_plain_outputs(load(path, load_external_data=False))[0]:
-        return None
+def needs_change(path: Path) -> bool:
+    """Whether the model at `path` does; its external data is not read."""
+    return with_plain_outputs(load(path, load_external_data=False))[0]
+
+
+def changed_file(path: Path) -> bytes:
+    """The model at `path`, with all its data, changed so."""
     model = load(path)
     with_plain_outputs(model)
     return bytes(model.SerializeToString())

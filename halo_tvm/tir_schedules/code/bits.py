@@ -11,6 +11,11 @@ def dtype_of(x: Expr) -> tvm_ffi.dtype:
     return tvm_ffi.dtype(str(x.ty.dtype))
 
 
+def kind_of(x: Expr) -> str:
+    """The type of one lane."""
+    return str(dtype_of(x)).partition("x")[0]
+
+
 def with_lanes(base: str, x: Expr) -> str:
     lanes = dtype_of(x).lanes
     return base if lanes == 1 else f"{base}x{lanes}"

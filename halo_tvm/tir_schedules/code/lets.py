@@ -14,6 +14,7 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ..blocks import choices_along, chosen_along, is_choice, loads
+from .bits import kind_of, like
 
 Lets = Sequence[tuple[tirx.Var, Expr]]
 
@@ -35,10 +36,9 @@ def hoist_lets(expr: Expr) -> Expr:
     chain: list[tuple[tirx.Var, Expr]] = []
 
     def on_let(let: tirx.Let) -> Expr:
-        body: Expr = let
-        while isinstance(body, tirx.Let):  # not a call for each: some kernels have hundreds, and no callback may raise
-            chain.append((body.var, strip(body.value)))
-            body = body.body
+        lets, body = chain_of(let)  # not a call for each: some kernels have hundreds, and no callback may raise
+        for var, value in lets:
+            chain.append((var, strip(value)))
         return strip(body)
 
     def guarded(branch: Expr, holds: Expr) -> Expr:
@@ -46,11 +46,11 @@ def hoist_lets(expr: Expr) -> Expr:
         branch = strip(branch)
         for i, (var, value) in enumerate(chain[first:], first):
             if _may_fail(value):
-                chain[i] = var, tirx.if_then_else(holds, value, _one_like(value))
+                chain[i] = var, tirx.if_then_else(holds, value, like(value, 1, kind_of(value)))
         return branch
 
     def on_call(call: ir.Call) -> Expr:
-        if not is_choice(call) or not _has_lets(call):  # what this returns is visited, too
+        if not is_choice(call) or not has_lets(call):  # what this returns is visited, too
             return call
         choices, rest = choices_along(call)
         parts: list[tuple[Expr, Expr]] = []
@@ -68,13 +68,7 @@ def hoist_lets(expr: Expr) -> Expr:
     return under_lets(chain, body)
 
 
-def _one_like(value: Expr) -> Expr:
-    kind, _, lanes = str(value.ty.dtype).partition("x")
-    one = tirx.const(1, kind)
-    return tirx.Broadcast(one, int(lanes)) if lanes else one
-
-
-def _has_lets(expr: Expr) -> bool:
+def has_lets(expr: Expr) -> bool:
     found: list[tirx.Let] = []
     tvm_ffi.structural_walk(expr, (tirx.Let, found.append), order="post")
     return bool(found)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from tvm import tirx
 from tvm.ir import Expr
 
-from .bits import bits_of, dtype_of, equal, float_of, int_like, like, with_lanes, with_sign_of
+from .bits import bits_of, equal, float_of, int_like, kind_of, like, with_lanes, with_sign_of
 from .lets import hoist_lets, let
 
 # Adding and subtracting 1.5 * 2^23 rounds to the nearest integer, and leaves that integer in the low bits.
@@ -255,7 +255,7 @@ BUILDERS: dict[str, Callable[[Expr], Expr]] = {
 
 
 def polynomial(coefficients: Sequence[float], x: Expr) -> Expr:
-    kind = str(dtype_of(x)).partition("x")[0]
+    kind = kind_of(x)
     out = like(x, coefficients[-1], kind)
     for c in reversed(coefficients[:-1]):
         out = out * x + like(x, c, kind)
