@@ -18,9 +18,8 @@ import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.tirx.buffer import BufferType
 
-from . import launcher
+from . import any_address, argument_checks, exact_constants, launcher
 from ._compat import code_versions, device_source
-from .argument_checks import check_entries
 from .code_generation import build_options, generating, objects_of
 from .cuda.launches import DynamicShared
 from .cuda.machine_code import export_with_machine_code
@@ -140,7 +139,9 @@ def can_capture(mod: tvm.IRModule, target: Target) -> bool:
 
 def _lowered(mod: tvm.IRModule, target: Target, plan_memory: bool) -> tvm.IRModule:
     with generating(target):
-        return lowering(plan_memory)(KnownSizes()(check_entries(mod) if target.spec.own_launcher else mod))
+        return lowering(plan_memory)(
+            KnownSizes()(argument_checks.check_entries(mod) if target.spec.own_launcher else mod)
+        )
 
 
 def _refuse_types(mod: tvm.IRModule, target: Target) -> None:
@@ -225,6 +226,7 @@ def _key(lowered: tvm.IRModule, target: Target) -> str:
         target.spec.link_options,
         [source.read_bytes() for source in launcher.sources(target)],
         _linker(target),
+        [Path(passes.__file__).read_bytes() for passes in (any_address, argument_checks, exact_constants)],
     )
     return _digest(made_by, (_text(lowered), tvm_ffi.structural_hash(lowered)))
 

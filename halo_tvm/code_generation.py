@@ -22,7 +22,7 @@ from typing import TypeVar
 import tvm
 from tvm import ir, relax, tirx
 
-from . import argument_checks, exact_constants
+from . import any_address, argument_checks, exact_constants
 from .errors import UnsupportedModel
 from .known_sizes import with_known_sizes
 from .source_names import source_names
@@ -156,7 +156,9 @@ def _pipeline(target: Target) -> str:
 
 
 def _with_all_checks(target: Target) -> str:
-    return exact_constants.PIPELINE if target.spec.rounds_constants else "default"
+    if target.spec.gpu:
+        return "default"
+    return exact_constants.PIPELINE if target.spec.rounds_constants else any_address.PIPELINE
 
 
 def _generated(

@@ -91,6 +91,7 @@ def function_spec(model: ImportedModel, mod: tvm.IRModule) -> FunctionSpec:
         written=written,
         drawn=model.drawn,
         conditions=model.conditions,
+        alignment=1,
     )
 
 

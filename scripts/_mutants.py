@@ -98,7 +98,12 @@ MUTANTS = (
         "tests/relay_ops tests/test_operators.py -k 'embedding or clamp or rotary'",
     ),
     # torch.compile
-    Mutant("integrations/torch/program.py", "if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()", "", _LAYOUT),
+    Mutant(
+        "any_address.py",
+        "scope.body if scope.attr_key == _PROMISE else scope",
+        "scope",
+        "tests/test_argument_checks.py -k wherever",
+    ),
     Mutant("integrations/torch/program.py", ".contiguous()", "", _LAYOUT),
     Mutant(
         "integrations/torch/backend.py",

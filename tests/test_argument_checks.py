@@ -96,6 +96,12 @@ def test_dense_tensors_enter(twice: Callable[[object], object], x: np.ndarray) -
     np.testing.assert_array_equal(twice(tvm_ffi.from_dlpack(x)).numpy(), 2 * x)
 
 
+@pytest.mark.parametrize("start", [1, 2, 5, 15])
+def test_tensors_enter_wherever_their_elements_may_begin(twice: Callable[[object], object], start: int) -> None:
+    x = np.arange(16 + 400, dtype=np.float32)[start : start + 400].reshape(100, 4)
+    np.testing.assert_array_equal(twice(tvm_ffi.from_dlpack(x)).numpy(), 2 * x)
+
+
 @pytest.mark.parametrize(
     "x",
     [X[:, :4], X[:, ::2], X.reshape(12, 4)[::2], X[:4, :4].T],

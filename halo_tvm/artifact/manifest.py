@@ -31,6 +31,7 @@ _NO_CHECKSUM = "0" * 64
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _DIGITS = "64 hexadecimal digits"
 Count = Annotated[int, Must(lambda n: n >= 0, "an integer from 0 to 2**63 - 1")]
+Positive = Annotated[int, Must(lambda n: n >= 1, "an integer from 1 to 2**63 - 1")]
 Bounds = Annotated[tuple[int, int], Must(lambda pair: pair[0] <= pair[1], "bounds in ascending order")]
 Room = tuple[Count | str, str]
 Shape = Annotated[tuple[Count | str, ...], Must(lambda shape: len(shape) <= RANK_LIMIT, f"rank {RANK_LIMIT} or lower")]
@@ -65,6 +66,7 @@ class FunctionSpec:
     written: tuple[str, ...] = ()  # inputs whose memory kernels write, as caches that are appended to in place
     drawn: tuple[str, ...] = ()  # outputs that are made of random numbers
     conditions: tuple[Condition, ...] = ()  # of the sizes of a run, beside their ranges
+    alignment: Positive = 64  # bytes: inputs begin at a multiple of it, and where their elements may
 
     @property
     def handed_back(self) -> tuple[int, ...]:

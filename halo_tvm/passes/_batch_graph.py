@@ -16,7 +16,6 @@ from ._batch_stretches import Kernel, Stretch, Tensor
 
 KERNEL = "relax.call_tir"
 _RESHAPE = "relax.reshape"
-_ALIGNMENT = 64  # bytes: kernels read their arguments as vectors
 _ASSUMED = 8  # images, of any number, for which a stretch must be worth it
 
 
@@ -147,7 +146,7 @@ class Graph:
         for tensor in (*reads, *wholes):
             tensor.readers.append(place)
         first = max((tensor.maker + 1 for tensor in wholes), default=0)
-        writes = tuple(self._tensor(ty, place) for ty in types)
+        writes = tuple(Tensor(self._batch.bytes_of(ty), place) for ty in types)
         self._tensors[binding.var] = list(writes)
         return Kernel(tuple(reads), writes, others, first)
 
@@ -161,14 +160,10 @@ class Graph:
         self._tensors[var] = self._of(source)
         return Kernel((), (), 0)
 
-    def _tensor(self, ty: relax.TensorType, maker: int) -> Tensor:
-        size = self._batch.bytes_of(ty)
-        return Tensor(size, maker, aligned=size // self._batch.number % _ALIGNMENT == 0)
-
     def _of(self, var: relax.Var) -> list[Tensor]:
         if var not in self._tensors:
             (ty,) = self._batch.types(var.ty)
-            self._tensors[var] = [self._tensor(ty, -1)]
+            self._tensors[var] = [Tensor(self._batch.bytes_of(ty))]
         return self._tensors[var]
 
     def _leave(self, value: relax.Expr) -> None:

@@ -27,7 +27,6 @@ class Tensor:
     maker: int = -1
     readers: list[int] = field(default_factory=list)
     leaves: bool = False  # the function returns it, or something that is no kernel reads it
-    aligned: bool = True  # each image begins where vectors do
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def _best(steps: Sequence[Kernel | None], first: int, last: int, count: int, ima
         for end in range(start, last + 1):
             kernel = steps[end]
             assert kernel is not None
-            if kernel.first > start or any(t.maker < start and not t.aligned for t in kernel.reads):
+            if kernel.first > start:
                 break
             saved -= again * (_LAUNCH + kernel.others / _NEARER)
             for tensor in kernel.reads:
@@ -107,12 +106,6 @@ def _best(steps: Sequence[Kernel | None], first: int, last: int, count: int, ima
                 entered.add(id(tensor))
                 if tensor.maker >= start and tensor.readers[-1] == end and not tensor.leaves:
                     saved += saving(tensor)  # it was never written to memory
-            if saved > (best.saved if best else _LEAST) and _may_end(steps, start, end):
+            if saved > (best.saved if best else _LEAST):
                 best = Stretch(start, end, images, saved)
     return best
-
-
-def _may_end(steps: Sequence[Kernel | None], start: int, end: int) -> bool:
-    """Whether what leaves the kernels start ... end is written where images begin as vectors do."""
-    made = (tensor for kernel in steps[start : end + 1] if kernel for tensor in kernel.writes)
-    return all(tensor.aligned for tensor in made if tensor.leaves or any(reader > end for reader in tensor.readers))

@@ -17,7 +17,7 @@ from ..artifact import FunctionSpec
 from .inputs import check_values
 from .owned import Outputs, OwnedOutputs
 from .session import Session
-from .tensors import ALIGNMENT, aligned_empty, is_plain, numpy_dtype, to_tensor
+from .tensors import aligned_empty, is_aligned, is_plain, numpy_dtype, to_tensor, unlocked
 
 _SHAPES = 256  # sets of shapes that are remembered
 _STAGED_BYTES = 16 << 10  # up to here a copy is cheaper than asking where an array lies
@@ -31,6 +31,7 @@ class DirectCalls:
     def __init__(self, spec: FunctionSpec, session: Session, owned: OwnedOutputs) -> None:
         self._session = session
         self._owned = owned
+        self._alignment = spec.alignment
         self._names = tuple(t.name for t in spec.inputs)
         self._dtypes = tuple(numpy_dtype(t.dtype) for t in spec.inputs)
         self._bounded = tuple((i, t) for i, t in enumerate(spec.inputs) if t.values is not None)
@@ -43,7 +44,7 @@ class DirectCalls:
             if len(self._known) >= _SHAPES:
                 self._known.clear()
             shapes = tuple(a.shape for a in arrays)
-            self._known[shapes] = _Call(arrays, self._session, self._owned)
+            self._known[shapes] = _Call(arrays, self._session, self._owned, self._alignment)
 
     def run(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Outputs | None:
         """Outputs of one run; None for a call that needs the careful road.
@@ -79,7 +80,8 @@ class _Call:
     What is staged is written by the next call, so outputs are the caller's own when this one ends.
     """
 
-    def __init__(self, arrays: Sequence[np.ndarray], session: Session, owned: OwnedOutputs) -> None:
+    def __init__(self, arrays: Sequence[np.ndarray], session: Session, owned: OwnedOutputs, alignment: int) -> None:
+        self._alignment = alignment
         self._main, self._weights, self._owned = session.main, session.arguments, owned
         self._staged = [_stage(a) if a.nbytes <= _STAGED_BYTES else None for a in arrays]
         self._arrays = [s[0] for s in self._staged if s is not None]
@@ -93,7 +95,7 @@ class _Call:
             for array, value in zip(self._arrays, values):
                 array[...] = value
             return self._owned(self._main(*self._arguments), self._taken)
-        tensors = [_place(value, staged) for value, staged in zip(values, self._staged)]
+        tensors = [_place(value, staged, self._alignment) for value, staged in zip(values, self._staged)]
         return self._owned(self._main(*tensors, *self._weights), {t.data_ptr() for t in tensors})
 
 
@@ -102,13 +104,11 @@ def _stage(array: np.ndarray) -> Staged:
     return place, to_tensor(place)
 
 
-def _place(value: np.ndarray, staged: Staged | None) -> tvm_ffi.Tensor:
+def _place(value: np.ndarray, staged: Staged | None, alignment: int) -> tvm_ffi.Tensor:
     """`value` where kernels can read it: where it lies, or copied."""
     if staged is None:
-        if value.flags.c_contiguous and value.flags.writeable:
-            tensor = to_tensor(value)
-            if tensor.data_ptr() % ALIGNMENT == 0:
-                return tensor
+        if value.flags.c_contiguous and is_aligned(value, alignment):
+            return to_tensor(unlocked(value))
         staged = _stage(value)
     staged[0][...] = value
     return staged[1]

@@ -22,7 +22,7 @@ from ..artifact import (
     sizes_that_hold,
 )
 from ..errors import InputError, UnknownName
-from .tensors import aligned_empty, as_complex, is_aligned, numpy_dtype, to_array
+from .tensors import aligned_empty, as_complex, is_aligned, numpy_dtype, to_array, unlocked
 
 _SIZE_WITHOUT_RANGE = (1, (1 << 31) - 1)
 _GENERATED_SIZE = 128
@@ -46,7 +46,7 @@ def bind_inputs(spec: FunctionSpec, args: Sequence[object], kwargs: Mapping[str,
         if tensor.name in given:
             array = _converted(tensor, given[tensor.name])
             _check_shape(spec, tensor, array.shape, sizes)
-            array = _as_kernels_need(array, own=tensor.name in spec.written)
+            array = _as_kernels_need(array, spec.alignment, own=tensor.name in spec.written)
             check_values(tensor, array)
             arrays[tensor.name] = array
     known = {name: size for name, (size, _) in sizes.items()}
@@ -284,14 +284,13 @@ def _filled(spec: FunctionSpec, tensor: TensorSpec, sizes: Mapping[str, int]) ->
     return array
 
 
-def _as_kernels_need(array: np.ndarray, *, own: bool) -> np.ndarray:
-    """`array` itself where kernels can read it, else a copy: dense, aligned, writable (DLPack refuses the rest).
+def _as_kernels_need(array: np.ndarray, alignment: int, *, own: bool) -> np.ndarray:
+    """`array`'s memory where kernels can read it, else a copy: dense, at a multiple of `alignment`.
 
     Always a copy, the run's `own`, of what kernels write.
     """
-    flags = array.flags
-    if flags.c_contiguous and flags.writeable and is_aligned(array) and not own:
-        return array
+    if array.flags.c_contiguous and is_aligned(array, alignment) and not own:
+        return unlocked(array)
     copy = aligned_empty(array.shape, array.dtype)
     copy[...] = array
     return copy

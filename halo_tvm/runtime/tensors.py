@@ -10,7 +10,7 @@ import tvm_ffi
 
 from ..errors import ArtifactCorrupt, MissingPackage
 
-# Kernels are compiled for tensors that start at a multiple of this, as TVM's own do; NumPy promises 16 bytes only.
+# TVM's own tensors start at a multiple of this, and so do ours: no load of a vector crosses two lines of the caches.
 ALIGNMENT = 64
 _BITS: dict[int, np.dtype] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16)}
 
@@ -41,14 +41,25 @@ def is_plain(dtype: str) -> bool:
         return False
 
 
-def is_aligned(array: np.ndarray) -> bool:
-    """Whether vector loads at the start of `array` are allowed."""
+def is_aligned(array: np.ndarray, alignment: int = ALIGNMENT) -> bool:
+    """Whether `array` starts at a multiple of `alignment` bytes, and its elements where those of their type may."""
     address: int = array.__array_interface__["data"][0]  # half the time of array.ctypes.data
-    return address % ALIGNMENT == 0
+    return array.flags.aligned and address % alignment == 0
+
+
+class _Unlocked:
+    def __init__(self, array: np.ndarray) -> None:
+        self.__array_interface__ = {**array.__array_interface__, "data": (array.__array_interface__["data"][0], False)}
+        self.owner = array
+
+
+def unlocked(array: np.ndarray) -> np.ndarray:
+    """`array`, for who only reads it, in a form that DLPack takes: not marked as one that must not be written."""
+    return array if array.flags.writeable else np.asarray(_Unlocked(array))
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """As `numpy.empty`, at an address that kernels may load vectors from."""
+    """As `numpy.empty`, at a multiple of `ALIGNMENT`."""
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + ALIGNMENT, np.uint8)
     start = -memory.__array_interface__["data"][0] % ALIGNMENT

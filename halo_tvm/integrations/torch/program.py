@@ -13,7 +13,6 @@ from ...artifact import RANDOM_STATE, broken
 from ...imported import UNBOUNDED, ImportedModel
 from ...importers.torch_export import import_module
 from ...in_process import compile_in_process
-from ...runtime.tensors import ALIGNMENT
 from .autocast import with_contexts
 from .empty import EmptyTensor
 from .weights import WatchedWeights
@@ -132,11 +131,10 @@ class CompiledGraph:
 
 
 def readable(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself where kernels can read it, else a dense copy at a multiple of 64 bytes; without gradients."""
+    """The tensor itself where kernels can read it, else a dense copy; without gradients."""
     if tensor.requires_grad:
         tensor = tensor.detach()
-    tensor = _real(tensor).contiguous()
-    return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
+    return _real(tensor).contiguous()
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
