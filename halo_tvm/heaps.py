@@ -13,6 +13,9 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 Before = Callable[[ir.Expr, ir.Expr], ir.Expr]
+RANKED = ("float32", "float16", "bfloat16", "int32", "int16", "int8", "uint32", "uint16", "uint8", "bool")
+_PLACES = (1 << 32) - 1  # elements of a row: what 32 bits can number
+_BLOCK = 16  # elements that are asked together: with more, more are asked again one by one
 
 
 class Heap:
@@ -102,6 +105,8 @@ def first_places(x: te.Tensor, k: ir.Expr | int, *, largest: bool) -> te.Tensor:
     Where k is more than n, the last place stands for those that are missing.
     """
     rows, n = x.shape
+    if str(x.dtype) in RANKED:
+        return _first_ranks(x, k, largest=largest)
     before = comes_before(str(x.dtype), descending=largest)
 
     def first(ins: list[tirx.Buffer], outs: list[tirx.Buffer]) -> tirx.Stmt:
@@ -131,6 +136,81 @@ def first_places(x: te.Tensor, k: ir.Expr | int, *, largest: bool) -> te.Tensor:
             return ib.get()
 
     return te.extern([(rows, k)], [x], first, dtype="int64", name="first_places")
+
+
+def _first_ranks(x: te.Tensor, k: ir.Expr | int, *, largest: bool) -> te.Tensor:
+    """`first_places` by one integer for each element: its rank, and how far it is from the end of its row.
+
+    Most blocks of elements have none that comes before one of the first k so far, which vectors of ranks tell.
+    """
+    rows, n = x.shape
+
+    def first(ins: list[tirx.Buffer], outs: list[tirx.Buffer]) -> tirx.Stmt:
+        data, out = T.buffer_proxy(ins[0]), T.buffer_proxy(outs[0])
+        each = T.serial if isinstance(rows, tirx.IntImm) and int(rows) == 1 else T.parallel
+        size = tirx.min(_int64(k), n)
+        blocks = tirx.floordiv(n - size, _int64(_BLOCK))
+
+        with IRBuilder() as ib:
+            with each(0, rows) as r:
+
+                def rank_at(i: ir.Expr) -> ir.Expr:
+                    return rank(data[r, i], descending=largest)
+
+                def whole(i: ir.Expr) -> ir.Expr:
+                    return tirx.shift_left(rank_at(i).astype("int64"), _int64(32)) + (_int64(_PLACES) - i)
+
+                heap = Heap(out, [r], lambda a, b: a < b)  # the last of the first ones is on top
+                last, some = (T.buffer_proxy(T.alloc_buffer((1,), "int32", scope="local")) for _ in range(2))
+
+                def take(i: ir.Expr) -> None:
+                    with T.If(rank_at(i) > last[0]), T.Then():
+                        heap[0] = whole(i)
+                        heap.sink(_int64(0), size)
+                        last[0] = tirx.shift_right(heap[0], _int64(32)).astype("int32")
+
+                with T.If(size > 0), T.Then():
+                    with T.serial(0, size) as i:
+                        heap[i] = whole(i)
+                    heap.build(size)
+                    last[0] = tirx.shift_right(heap[0], _int64(32)).astype("int32")
+                    with T.serial(0, blocks) as block:
+                        begin = size + block * _BLOCK
+                        some[0] = tirx.const(0, "int32")
+                        with T.serial(0, _BLOCK) as i:
+                            some[0] = tirx.bitwise_or(some[0], (rank_at(begin + i) > last[0]).astype("int32"))
+                        with T.If(some[0] != 0), T.Then(), T.serial(0, _BLOCK) as i:
+                            take(begin + i)
+                    with T.serial(0, n - size - blocks * _BLOCK) as i:
+                        take(size + blocks * _BLOCK + i)
+                    with T.serial(0, size) as i:
+                        heap.pop(size - i)
+                    with T.serial(0, size) as i:
+                        heap[i] = _int64(_PLACES) - tirx.bitwise_and(heap[i], _int64(_PLACES))
+                    with T.serial(0, k - size) as i:
+                        heap[size + i] = heap[size - 1]
+            return ib.get()
+
+    return te.extern([(rows, k)], [x], first, dtype="int64", name="first_places")
+
+
+def rank(value: ir.Expr, *, descending: bool) -> ir.Expr:
+    """An int32 that is the larger the earlier `value`, of a type in `RANKED`, comes; NaN is the largest.
+
+    Bits of positive floats are in their order, those of negative ones in the opposite one.
+    """
+    dtype = str(value.ty.dtype)
+    if dtype.startswith(("float", "bfloat")):
+        number = value.astype("float32")
+        bits = tirx.reinterpret("int32", tirx.Select(number == 0, tirx.const(0, "float32"), number))  # of -0 as well
+        magnitude = tirx.bitwise_and(bits, tirx.const(0x7FFF_FFFF, "int32"))
+        number = tirx.Select(bits < 0, -magnitude, bits)
+        number = tirx.Select(magnitude > tirx.const(0x7F80_0000, "int32"), tirx.const(0x7FFF_FFFF, "int32"), number)
+    elif dtype == "uint32":
+        number = tirx.reinterpret("int32", tirx.bitwise_xor(value, tirx.const(1 << 31, "uint32")))
+    else:
+        number = value.astype("int32")
+    return number if descending else tirx.bitwise_not(number)
 
 
 def _int64(value: ir.Expr | int) -> ir.Expr:

@@ -11,12 +11,14 @@ from tvm import te, tirx
 
 from halo_tvm.heaps import first_places
 
+TYPES = ("float32", "float16", "float64", "int64", "int32", "uint32", "uint8")
+
 
 @pytest.fixture(scope="module")
 def kernels() -> dict[tuple[str, bool], tvm.runtime.Module]:
     """One kernel of open sizes for each type and direction."""
     built = {}
-    for dtype in ("float32", "float16", "int64"):
+    for dtype in TYPES:
         for largest in (True, False):
             rows, n, k = (tirx.Var(name, "int64") for name in ("rows", "n", "k"))
             x = te.placeholder((rows, n), dtype, name="x")
@@ -28,17 +30,20 @@ def kernels() -> dict[tuple[str, bool], tvm.runtime.Module]:
 @settings(deadline=None, max_examples=150)
 @given(
     rows=st.integers(1, 3),
-    n=st.integers(1, 70),
+    n=st.integers(1, 300),
     k=st.integers(0, 75),
     values=st.integers(1, 80),
     seed=st.integers(0, 99),
-    dtype=st.sampled_from(["float32", "float16", "int64"]),
+    dtype=st.sampled_from(TYPES),
     largest=st.booleans(),
 )
 def test_first_of_equal_ones_is_first_and_nan_is_the_largest(kernels, rows, n, k, values, seed, dtype, largest):
     rng = np.random.default_rng(seed)
     x = rng.integers(0, values, (rows, n)).astype(dtype)
-    if dtype != "int64":
+    if dtype == "int32":
+        x = x - np.int32(40)
+    if "float" in dtype:
+        x = (x - 40) * np.where(rng.random(x.shape) < 0.1, -0.0, 1.0).astype(dtype)
         x[rng.random(x.shape) < 0.1] = np.nan
     found = tvm.runtime.tensor(np.full((rows, k), -1))
     kernels[dtype, largest]["first"](tvm.runtime.tensor(x), found)

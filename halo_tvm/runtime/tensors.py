@@ -47,15 +47,20 @@ def is_aligned(array: np.ndarray, alignment: int = ALIGNMENT) -> bool:
     return array.flags.aligned and address % alignment == 0
 
 
-class _Unlocked:
+class _Bytes:
+    """Those of a dense array, which it keeps alive."""
+
     def __init__(self, array: np.ndarray) -> None:
-        self.__array_interface__ = {**array.__array_interface__, "data": (array.__array_interface__["data"][0], False)}
-        self.owner = array
+        self._array = array
+        place = (array.__array_interface__["data"][0], False)
+        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (array.nbytes,), "data": place}
 
 
 def unlocked(array: np.ndarray) -> np.ndarray:
-    """`array`, for who only reads it, in a form that DLPack takes: not marked as one that must not be written."""
-    return array if array.flags.writeable else np.asarray(_Unlocked(array))
+    """Dense `array`, for who only reads it, in a form that DLPack takes: not marked as one that must not be written."""
+    if array.flags.writeable:
+        return array
+    return np.asarray(_Bytes(array)).view(array.dtype).reshape(array.shape)
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -150,6 +150,8 @@ X, I = normal(3, 4, 6), torch.tensor([[2, 0, -1], [1, 1, 0]])
         lambda x, i: (x.var(1), x.std((0, 2)), x.amax(-1), x.amin(0), x.argmax(1), x.logsumexp(2)),
         lambda x, i: tuple(torch.linalg.vector_norm(x, order, 1) for order in (torch.inf, -torch.inf, 1, 3)),
         lambda x, i: x.topk(2, dim=1),
+        lambda x, i: (x.round().cummax(1), (x.round() / (x > -1)).cummin(-1), i.cummax(0)),
+        lambda x, i: ((x / (x > 0)).logcumsumexp(1), (x * 100).logcumsumexp(-1)),
         lambda x, i: x.sort(-1, descending=True),
         lambda x, i: F.max_pool2d(F.pad(x[None], (1, 2, 0, 1)), 2, ceil_mode=True),
         lambda x, i: F.avg_pool2d(x[None], 3, 2, padding=1, count_include_pad=False),

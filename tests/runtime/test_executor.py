@@ -73,8 +73,11 @@ def test_where_the_weights_lie(tmp_path: Path) -> None:
     path = tiny.write_tiny(tmp_path / "weights-here.halo")
     mapped = "weights-here.halo/params.bin"
     with load(path, weights="map"):
-        line = next(line for line in Path("/proc/self/maps").read_text().splitlines() if mapped in line)
-        assert line.split()[1] == "rw-p"  # private: a write would not reach the file
+        lines = Path("/proc/self/smaps").read_text().splitlines()
+        at = next(i for i, line in enumerate(lines) if mapped in line)
+        assert lines[at].split()[1] == "rw-p"  # private: a write would not reach the file
+        size, there = (next(int(x.split()[1]) for x in lines[at:] if x.startswith(f"{k}:")) for k in ("Size", "Rss"))
+        assert there == size > 0  # a load under a mask would not bring it
     gc.collect()
     with load(path, weights="resident"):
         gc.collect()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from ._registry import CONVERTERS
 from ._values import Derived, Opaque, Spread, Value
 
 _FOLDED_BYTES = 1 << 20  # a larger result of constants is left to the run, or to when weights are written
+_FEW = 16  # elements
 _CONSTANT_BYTES = 4096  # smaller tensors without a name are constants: they fold
 _PARAMETER_KINDS = frozenset("float32 float16 float64 bfloat16 int8 uint8".split())
 _MOST_EQUATIONS = 200_000  # those of unrolled loops counted each time
@@ -199,8 +201,8 @@ class Walker:
         named = any(isinstance(v, Constant) and v.name for v in given)
         if eqn.primitive.name in _MOVEMENT and (named or any(isinstance(v, Spread) for v in values)):
             return None
-        if eqn.primitive.name in ("iota", "broadcast_in_dim") and len(eqn.outvars[0].aval.shape) > 1:
-            return None  # spread from few elements
+        if eqn.primitive.name in ("iota", "broadcast_in_dim") and _spreads(eqn):
+            return None
         most = max((_bytes(v.aval) for v in (*eqn.invars, *eqn.outvars)), default=0)
         if most <= _FOLDED_BYTES:
             return [constant_of(r) for r in _evaluated(eqn, [_array(v) for v in values])]
@@ -216,6 +218,12 @@ class Walker:
                 f"{largest.name}.{eqn.primitive.name}",
             )
         ]
+
+
+def _spreads(eqn: Any) -> bool:
+    """Whether many elements come of few, as kernels read them without storing them."""
+    shape = eqn.outvars[0].aval.shape
+    return len(shape) > 1 or eqn.primitive.name == "broadcast_in_dim" and math.prod(shape) > _FEW
 
 
 def constant_of(array: Any, dtype: Any = None) -> Value:

@@ -13,6 +13,8 @@ from tvm import tirx
 from ...extremes import at_least, at_most
 from .pointwise import Scalar, const_like, dtype_of
 
+_FAR = 1e9  # from here on x * x + 1 is x * x, also in float64
+
 
 def _series(x: Scalar, coefficients: list[float]) -> Scalar:
     """c0 + c1 x + c2 x^2 + ... by Horner's rule."""
@@ -59,6 +61,26 @@ def tanh(x: Scalar) -> Scalar:
     grown = expm1(tirx.abs(x) * const_like(-2, x))
     size = -grown / (grown + const_like(2, x))
     return tirx.Select(x < const_like(0, x), -size, tirx.Select(x == const_like(0, x), x, size))
+
+
+def asinh(x: Scalar) -> Scalar:
+    size, one = tirx.abs(x), const_like(1, x)
+    near = log1p(size + size * size / (one + tirx.sqrt(size * size + one)))
+    out = tirx.Select(size > const_like(_FAR, x), _log_of_double(size), near)
+    return tirx.Select(x < const_like(0, x), -out, tirx.Select(x == const_like(0, x), x, out))
+
+
+def acosh(x: Scalar) -> Scalar:
+    """NaN below 1."""
+    one = const_like(1, x)
+    above = x - one
+    near = log1p(above + tirx.sqrt(above * (x + one)))
+    out = tirx.Select(x > const_like(_FAR, x), _log_of_double(x), near)
+    return tirx.Select(x < one, const_like(math.nan, x), out)
+
+
+def _log_of_double(x: Scalar) -> Scalar:
+    return tirx.log(x) + const_like(math.log(2), x)
 
 
 def atanh(x: Scalar) -> Scalar:

@@ -15,10 +15,12 @@ _RELAX: dict[str, Callable[[relax.Expr], relax.Expr]] = {
     name: getattr(relax.op, name)
     for name in ("ceil", "floor", "trunc", "sqrt", "rsqrt", "exp", "log", "erf", "sigmoid", "sin", "cos", "tan")
 }
-_RELAX |= {name: getattr(relax.op, name) for name in ("asin", "acos", "atan", "asinh", "acosh")}
+_RELAX |= {name: getattr(relax.op, name) for name in ("asin", "acos", "atan")}
 _SCALAR: dict[str, Callable[[Scalar], Scalar]] = {
     "sinh": scalar.sinh,
     "cosh": scalar.cosh,
+    "asinh": scalar.asinh,
+    "acosh": scalar.acosh,
     "atanh": scalar.atanh,
     "softplus": scalar.softplus,
     "sign": scalar.sign,

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import relax, te
 
-from ....extremes import maximum, minimum
 from ...meaning.builder import expr_dtype, expr_shape
 from ...meaning.pointwise import Scalar, const, widened
 from ...meaning.reduction import arg_index
+from ...meaning.running import running_extreme, running_log_sum_exp
 from .._primitive import Primitive
 from .._registry import converter
 from .._values import Value
@@ -111,45 +111,14 @@ def running(c: Primitive) -> Value:
 
 
 @converter("cummax", "cummin", "cumlogsumexp")
-def running_extreme(c: Primitive) -> Value:
+def running_by_value(c: Primitive) -> Value:
     """Each element of the elements up to it, in the direction of the scan; a NaN stays."""
     axis, backwards = int(c.params["axis"]), bool(c.params["reverse"])
-    largest = c.op != "cummin"
     x = widened(c, c.x())
-    is_float = "float" in expr_dtype(x)
-
-    def lowest(dtype: str) -> Scalar:
-        if is_float:
-            return const(-math.inf if largest else math.inf, dtype)
-        return tirx.min_value(str(dtype)) if largest else tirx.max_value(str(dtype))
-
-    reducer = te.comm_reducer(maximum if largest else minimum, lowest)
-
-    def seen(x: te.Tensor, index: tuple[Scalar, ...], k: Any) -> tuple[Scalar, Scalar]:
-        place = [k.var if a == axis else i for a, i in enumerate(index)]
-        return (k.var >= index[axis] if backwards else k.var <= index[axis]), x(*place)
-
-    def compute(x: te.Tensor) -> te.Tensor:
-        k = te.reduce_axis((0, x.shape[axis]), "k")
-
-        def element(*index: Scalar) -> Scalar:
-            inside, value = seen(x, index, k)
-            return reducer(tirx.Select(inside, value, lowest(str(x.dtype))), axis=k)
-
-        top = te.compute(x.shape, element, name="extreme")
-        if c.op != "cumlogsumexp":
-            return top
-        r = te.reduce_axis((0, x.shape[axis]), "r")
-        zero = const(0, str(x.dtype))
-
-        def finite(value: Scalar) -> Scalar:
-            return tirx.Select(tirx.abs(value) == const(math.inf, str(x.dtype)), zero, value)
-
-        def grown(*index: Scalar) -> Scalar:
-            inside, value = seen(x, index, r)
-            return te.sum(tirx.Select(inside, tirx.exp(value - finite(top(*index))), zero), axis=r)
-
-        total = te.compute(x.shape, grown, name="total")
-        return te.compute(x.shape, lambda *i: tirx.log(total(*i)) + finite(top(*i)), name="log_sum_exp")
-
-    return c.cast(c.te(compute, x), c.dtype)
+    x = c.emit(relax.op.flip(x, axis)) if backwards else x
+    if c.op == "cumlogsumexp":
+        x = running_log_sum_exp(c, x, axis)
+    else:
+        x = running_extreme(c, x, axis, largest=c.op == "cummax")
+    x = c.emit(relax.op.flip(x, axis)) if backwards else x
+    return c.cast(x, c.dtype)

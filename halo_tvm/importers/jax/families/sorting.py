@@ -5,6 +5,7 @@ from __future__ import annotations
 from tvm import relax
 
 from ...meaning.builder import expr_dtype
+from ...meaning.selection import first_in_order
 from .._primitive import Primitive
 from .._registry import converter
 from .._values import Value
@@ -34,7 +35,5 @@ def top_k(c: Primitive) -> list[Value]:
     k = c.walker.dims.dim(c.params["k"])
     x = c.x()
     key = c.cast(x, "int8") if expr_dtype(x) == "bool" else x
-    order = c.emit(relax.op.argsort(key, axis, largest, "int64"))
-    order = c.emit(relax.op.strided_slice(order, [axis], [0], [k]))
-    dtype = str(c.eqn.outvars[1].aval.dtype)
-    return [_taken(c, x, order, axis), c.cast(order, dtype)]
+    values, places = first_in_order(c, key, k, axis, largest=largest)
+    return [c.cast(values, expr_dtype(x)), c.cast(places, str(c.eqn.outvars[1].aval.dtype))]

@@ -10,6 +10,7 @@ from tvm import relax, te, tirx
 from ...meaning.builder import Refused, expr_dtype
 from ...meaning.pointwise import pointwise, widened
 from ...meaning.reduction import arg_index, log_sum_exp
+from ...meaning.running import running_extreme, running_log_sum_exp, running_places
 from ...meaning.selection import first_in_order
 from .._call import Call, constant
 from .._registry import converter
@@ -152,6 +153,23 @@ def scan(c: Call) -> relax.Expr:
         return c.cast(x, c.dtype)
     function = relax.op.cumsum if "cumsum" in str(c.node.target) else relax.op.cumprod
     return c.cast(c.emit(function(x, c.axis("dim"))), c.dtype)
+
+
+@converter("cummax.default", "cummin.default")
+def running_extremes(c: Call) -> tuple[relax.Expr, relax.Expr]:
+    """(values, places)."""
+    x = c.tensor("self")
+    if c.rank("self") == 0:
+        return x, constant(0, "int64")
+    axis = c.axis("dim")
+    values = running_extreme(c, x, axis, largest="cummax" in str(c.node.target))
+    return values, running_places(c, x, values, axis)
+
+
+@converter("logcumsumexp.default")
+def running_log_sum(c: Call) -> relax.Expr:
+    x = widened(c, c.tensor("self"))
+    return c.tensor("self") if c.rank("self") == 0 else c.cast(running_log_sum_exp(c, x, c.axis("dim")), c.dtype)
 
 
 @converter("topk.default")
