@@ -166,6 +166,18 @@ class RecordsReport:
 
 
 @dataclass(frozen=True)
+class LoopsReport:
+    """Loops that became one kernel each, by their names, and why others did not."""
+
+    kernels: tuple[str, ...] = ()
+    left: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in self.left.items())
+        return f"{len(self.kernels)} are one kernel each" + (f", others not ({reasons})" if reasons else "")
+
+
+@dataclass(frozen=True)
 class ScheduleReport:
     """Phase schedule: every function with its rule, and how the rules were chosen."""
 
@@ -175,6 +187,7 @@ class ScheduleReport:
     tuned: int = 0  # functions whose decision is that of a record
     vector_math: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     kernels: KernelCount | None = None
+    loops: LoopsReport | None = None  # where there are any
     log: RecordsReport | None = None
 
 

@@ -18,6 +18,7 @@ from .entry_points import MAIN, Modules, apart_bytes, bytes_of, merged
 from .imported import ImportedModel
 from .inner_functions import apart, together
 from .lookup import fingerprint_of, lookup_in
+from .loop_kernels import with_loop_kernels
 from .passes import Context
 from .passes.graph_pass import Report
 from .passes.kernel_count import count_kernels
@@ -89,6 +90,9 @@ def schedule(mod: tvm.IRModule, compilation: Compilation) -> tuple[tvm.IRModule,
     scheduled, report = schedule_functions(
         mod, target, lookup_in(log, target, unusable.append), vector_math=vector_math
     )
+    if compilation.steps.runs_named("loop_kernels") and not target.spec.gpu:
+        scheduled, loops = with_loop_kernels(scheduled)
+        report = replace(report, loops=loops)
     compilation.dump("4-scheduled", scheduled)
     # Without the directories: paths of this machine are nobody else's business.
     found = {**log.report().to_plain(), "unusable": unusable, "reasons": len(log.report().reasons)}

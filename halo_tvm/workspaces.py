@@ -55,6 +55,11 @@ def _workspaces(func: tirx.PrimFunc) -> tuple[ir.Var, ...]:
 
 def _allocated(body: tirx.Stmt) -> list[ir.Var]:
     """The buffers of global memory that `body` allocates, in order."""
+    return [buffer for buffer in allocated(body) if buffer.scope() == "global"]
+
+
+def allocated(body: tirx.Stmt) -> list[ir.Var]:
+    """The buffers that `body` allocates, in order."""
     found: list[ir.Var] = []
     tvm_ffi.structural_walk(
         body,
@@ -64,7 +69,7 @@ def _allocated(body: tirx.Stmt) -> list[ir.Var]:
         ],
         order="pre",
     )
-    return [buffer for buffer in found if buffer.scope() == "global"]
+    return found
 
 
 def _is_plain(ty: tirx.BufferType, known: Sequence[ir.Var]) -> bool:

@@ -149,6 +149,8 @@ def _scheduled(report: ScheduleReport) -> list[str]:
         lines.append(f"stopped     {_pairs(report.stopped)}: rules of TVM's that ended with an error over a function")
     if report.kernels:
         lines.append(one_line(f"kernels     {report.kernels}"))
+    if report.loops:
+        lines.append(one_line(f"loops       {report.loops}"))
     return lines + [f"tuned       {report.tuned} of {len(report.functions)} functions from records"]
 
 

@@ -19,7 +19,8 @@ from tvm.tirx.analysis import undefined_vars
 
 from ..errors import UnsupportedModel
 from ..imported import KernelOrigin
-from ..importers.loops import ALLOCATES, CHECKED, LOOP, WRITES
+from ..importers.loops import ALLOCATES, CHECKED, WRITES
+from ..loop_kernels import LOOP
 from ._cached_attention import Cached, find_cached, grouped_query
 from ._graph import Graph, dims_of, dtype_of, value_info
 from ._kernels import written_again

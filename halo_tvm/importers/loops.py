@@ -27,13 +27,13 @@ import tvm
 from tvm import relax, te, tirx
 
 from ..errors import REFUSED
+from ..loop_kernels import LOOP
 
 LEVELS = 16
 _FACTOR = 4
 MOST_STEPS = sum(_FACTOR**level for level in range(LEVELS))  # 1.4e9
 
 CHECKED = "halo.checked"  # of a function whose result is its argument, once that was found to be in order
-LOOP = "halo.loop"  # of a function that is a whole loop: the function that is one step of it
 ALLOCATES, WRITES = "halo.allocates_rows", "halo.writes_row"  # of kernels
 _OPAQUE = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}  # no pass looks inside
 

@@ -64,7 +64,7 @@ OPTIMISE = (
     Step("tile_batch", 3),
 )
 # Decided while building, switched like passes.
-BUILD = (Step("plan_memory", 3), Step("cuda_graph", 3), Step("vector_math", 1))
+BUILD = (Step("plan_memory", 3), Step("cuda_graph", 3), Step("vector_math", 1), Step("loop_kernels", 2))
 _NEEDED = {
     "bf16": "pack_weights",
     "fp16": "pack_weights",
