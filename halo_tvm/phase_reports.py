@@ -174,7 +174,8 @@ class LoopsReport:
 
     def __str__(self) -> str:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in self.left.items())
-        return f"{len(self.kernels)} are one kernel each" + (f", others not ({reasons})" if reasons else "")
+        count = len(self.kernels) + len(self.left)
+        return f"{len(self.kernels)} of {count} became kernels" + (f" ({reasons})" if reasons else "")
 
 
 @dataclass(frozen=True)

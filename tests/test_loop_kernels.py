@@ -64,7 +64,7 @@ def test_every_number_of_steps(name: str, rows: int | str) -> None:
         found = while_loop(bb, [relax.const(0, "int64"), stack, *state], lambda s: R.less(s[0], count), step)
         return relax.Tuple([*found[2:], found[1]])
 
-    inputs = {"count": ((), "int64"), **{name: ((rows, 4), "float32") for name in "xyz"}}
+    inputs = {"count": ((), "int64"), **dict.fromkeys("xyz", ((rows, 4), "float32"))}
     assert len(report_of(build, inputs).kernels) == 1
     program = program_of(imported(inputs, build, ("x", "y", "z", "sums")))
     given = np.random.default_rng(0).standard_normal((3, 3, 4)).astype("float32")
