@@ -163,7 +163,7 @@ def test_the_confined_process(tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     """Custom calls and operations by name, other versions, damaged files, several devices."""
     spec = jax.ShapeDtypeStruct((4, 4), jnp.float32)
-    foreign = written(tmp_path, lambda x: jnp.linalg.svd(x @ x.T)[1] + lax.rng_uniform(0.0, 1.0, (4,)), spec)
+    foreign = written(tmp_path, lambda x: lax.linalg.schur(x @ x.T)[0] + lax.rng_uniform(0.0, 1.0, (4,)), spec)
     with pytest.raises(UnsupportedModel, match=r"stablehlo\.rng \(1\); the custom call 'lapack_.*' \(1\).*export"):
         read(foreign)
     path = tmp_path / "net.jax"
@@ -178,6 +178,20 @@ def test_what_is_refused(tmp_path: Path) -> None:
             read(path)
     with pytest.raises(UsageError, match="expected a file of jax.export or StableHLO, found no file"):
         import_model(str(tmp_path / "none.mlir"))
+
+
+def test_calls_of_lapack(tmp_path: Path) -> None:
+    """What jax writes for a CPU, where operations of its own stand in a jaxpr."""
+
+    def function(x: jax.Array) -> tuple[jax.Array, ...]:
+        s = x @ x.mT + jnp.eye(4)
+        (w, v), (u, d, t) = jnp.linalg.eigh(s), jnp.linalg.svd(x)
+        together = (v * w[..., None, :]) @ v.mT, (u * d[..., None, :]) @ t
+        factors = jnp.linalg.inv(x), jnp.linalg.cholesky(s), jnp.linalg.qr(x[..., :3])[0]
+        return *factors, *together, jnp.linalg.slogdet(x)[1], jnp.linalg.svd(x, compute_uv=False)
+
+    path = written(tmp_path, function, jax.ShapeDtypeStruct((3, 4, 4), jnp.float32))
+    check(import_model(str(path)))
 
 
 def test_two_platforms(tmp_path: Path) -> None:

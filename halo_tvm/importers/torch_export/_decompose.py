@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import torch
+from torch.export._remove_effect_tokens_pass import _remove_effect_tokens  # torch.export.save has no other word for it
+from torch.export.graph_signature import InputKind
 
 from ._fast_paths import FAST_PATHS
 from ._registry import COMPLEX, CONVERTERS, target_name
@@ -16,7 +18,10 @@ def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
         if (target_name(op) in CONVERTERS or target_name(op) in COMPLEX) and op not in foreign:
             table.pop(op)
     table.update(FAST_PATHS)
-    return program.run_decompositions(table)
+    program = program.run_decompositions(table)
+    if any(spec.kind is InputKind.TOKEN for spec in program.graph_signature.input_specs):
+        return _remove_effect_tokens(program)
+    return program
 
 
 def _projects(node: torch.fx.Node) -> bool:

@@ -10,6 +10,7 @@ from jax import numpy as jnp
 from jaxlib.mlir import ir
 
 from .._operation import Operation, Value, dtype_of, operation, traced
+from .lapack import LAPACK
 from .reductions import monoid, window
 from .scans import as_scan
 
@@ -36,6 +37,7 @@ _CALLS: dict[str, Callable[[Operation], Sequence[Value]]] = {
     "mhlo.erf": lambda o: [lax.erf(o.x)],
     "mhlo.tan": lambda o: [lax.tan(o.x)],
     "stablehlo.dynamic_reduce_window": lambda o: [_dynamic_window(o)],
+    **LAPACK,
     "stablehlo.dynamic_top_k": lambda o: list(lax.top_k(o.x, o.sizes(1)[0])),
 }
 
