@@ -1,7 +1,7 @@
 """Calls of LAPACK, which jax writes for linear algebra on CPUs: what they compute, by jax's own functions.
 
 Their flags are letters: L and R for sides, L and U for halves, N, T and C for what is transposed, U and N for diagonals
-of ones, A, S and N (V and N) for how many vectors are wanted. Each gives, last, what went wrong for each matrix: nothing.
+of ones, A, S and N (V and N) for how many vectors are wanted. The last result says what went wrong: nothing.
 """
 
 from __future__ import annotations
