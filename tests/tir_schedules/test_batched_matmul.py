@@ -16,6 +16,7 @@ from tvm import relax, te, tirx
 from tvm.script import tirx as T
 
 from halo_tvm.errors import Declined
+from halo_tvm.passes.schedule import rule_for, scheduled_by
 from halo_tvm.relay_ops.matmul import Matmul
 from halo_tvm.targets import TARGETS, Target
 from halo_tvm.tir_schedules import RULES
@@ -98,10 +99,30 @@ def test_every_size_is_symbolic(isa, form):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 64, 96), (5, 50, 7), (150, 35, 530)])
+@pytest.mark.parametrize(("m", "n", "k"), [(2, 64, 96), (5, 50, 7), (150, 35, 530), (1, 9, 7)])
 def test_static_sizes(form, shared, m, n, k):
     mod, _ = function(*shapes((2, 3), m, n, k, form, shared), form)
     check(build(mod, x86("avx512" if here("avx512") else "avx2")), operands((2, 3), m, n, k, form, shared), form)
+
+
+@pytest.mark.parametrize("k", [16, 33, 530])
+def test_one_vector_is_left_to_rules_of_reductions(k):
+    """Of a matrix whose rows lie in order; they do not where it is transposed."""
+    target = x86("avx512" if here("avx512") else "avx2")
+    for form in FORMS:
+        for m, n, in_order in ((1, 50, form[1]), (50, 1, not form[0])):
+            mod, func = function(*shapes((2, 3), m, n, k, form), form)
+            if not in_order:
+                RULE.default(func, target)
+                continue
+            with pytest.raises(Declined, match="whose rows lie in order, times one vector"):
+                RULE.default(func, target)
+            for gvar, kernel in list(mod.functions.items()):
+                if isinstance(kernel, tirx.PrimFunc):
+                    choice = rule_for(kernel, target)
+                    assert choice.rule.name in ("row_reduction", "search")
+                    mod[gvar] = scheduled_by(choice.rule, kernel, target, choice.decision)
+            check(executable(mod, target), operands((2, 3), m, n, k, form), form)
 
 
 @settings(max_examples=12, deadline=None)
@@ -109,8 +130,8 @@ def test_static_sizes(form, shared, m, n, k):
     form=st.sampled_from(FORMS),
     batch=st.lists(st.integers(1, 3), max_size=2),
     shared=st.booleans(),
-    m=st.integers(1, 70),
-    n=st.integers(1, 70),
+    m=st.integers(2, 70),
+    n=st.integers(2, 70),
     k=st.integers(1, 70),
 )
 def test_any_sizes(form, batch, shared, m, n, k):

@@ -42,11 +42,17 @@ def written(nest: Nest, *args: te.Tensor) -> te.Tensor:
 
 
 def rows_written(
-    data: te.Tensor, indices: te.Tensor, updates: te.Tensor, combine: Combine, first: bool = False
+    data: te.Tensor,
+    indices: te.Tensor,
+    updates: te.Tensor,
+    combine: Combine,
+    first: bool = False,
+    from_end: bool = True,
 ) -> te.Tensor:
     """`data` whose parts at `indices` are combined with `updates`, one after another.
 
-    Shapes: data [*s], indices [*rows, depth] or, with `first`, [depth, *rows], updates [*rows, *s[depth:]].
+    Shapes: data [*s], indices [*rows, depth] or, with `first`, [depth, *rows], updates [*rows, *s[depth:]]. Negative
+    indices lie outside without `from_end`.
     """
 
     def nest(ins: Sequence[Any], outs: Sequence[Any]) -> ir.Expr:
@@ -58,7 +64,8 @@ def rows_written(
             _copy(out, data, shape)
             with _pieces(part, [rows]) as (begin, width), T.serial(0, rows) as row:
                 found = [indices[k * rows + row if first else row * depth + k] for k in range(depth)]
-                places = [from_start(index, size) for index, size in zip(found, shape)]
+                place_of = from_start if from_end else lambda index, _size: index.astype("int64")
+                places = [place_of(index, size) for index, size in zip(found, shape)]
                 inside = [test for p, size in zip(places, shape) for test in (p >= 0, p < size)]
                 place = flat_place(places, shape[:depth]) * part + begin
                 with T.If(tirx.all(*inside) if inside else tirx.const(True, "bool")), T.Then():

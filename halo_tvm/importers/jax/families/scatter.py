@@ -10,7 +10,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ....extremes import maximum, minimum
-from ....relay_ops.parts.in_order import element_count, flat_place, places_of
+from ....relay_ops.parts.in_order import element_count, flat_place, places_of, rows_written
 from ...meaning.pointwise import Scalar
 from ...meaning.sizes import prim
 from ...meaning.writing import write
@@ -39,6 +39,8 @@ def scatter(c: Primitive) -> Value:
     gone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
     kept = [a for a in range(c.rank(0)) if a not in gone]
     moved = "CLIP" in str(c.params["mode"]).upper()
+    if not moved and _of_rows(c, len(joint)):
+        return c.te(lambda x, at, rows: rows_written(x, at, rows, join, from_end=False), *(c.x(i) for i in range(3)))
 
     def nest(ins: Sequence[Any], outs: Sequence[Any]) -> ir.Expr:
         data, indices, updates, out = (T.buffer_proxy(b) for b in (*ins, *outs))
@@ -69,3 +71,16 @@ def scatter(c: Primitive) -> Value:
         return builder.get()
 
     return write(c, nest, c.x(0), c.x(1), c.x(2))
+
+
+def _of_rows(c: Primitive, lead: int) -> bool:
+    """Whether whole rows are written: updates [*lead, *rest of the operand's shape], indices of its first axes."""
+    numbers, shape, given = c.params["dimension_numbers"], c.shape_of(0), c.shape_of(2)
+    first = tuple(numbers.scatter_dims_to_operand_dims)
+    depth = len(first)
+    return (
+        first == tuple(numbers.inserted_window_dims) == tuple(range(depth))
+        and not numbers.operand_batching_dims
+        and tuple(numbers.update_window_dims) == tuple(range(lead, len(given)))
+        and all(map(c.sizes.is_equal, given[lead:], shape[depth:]))
+    )

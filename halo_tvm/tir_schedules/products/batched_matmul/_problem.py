@@ -9,10 +9,12 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from ....errors import Declined
-from ...blocks import Block
+from ...blocks import Block, is_const
 from ...code.lanes import as_int64, constant
 from ...stages import Stage, main_and_behind, read_stage, written_by
 from .._product import factors
+
+_SHORT = 16  # products of a sum below which its row is no vector
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,9 @@ def match(func: tirx.PrimFunc) -> Problem:
     for block in behind:
         stages.append(_stage(block, [store.buffer, *(s.out for s in stages)], axes, main.extents))
     *lead, m, n, depth = map(as_int64, main.extents)
+    long = (constant(depth) or _SHORT) >= _SHORT
+    if long and (is_const(n, 1) and not a_transposed or is_const(m, 1) and b_transposed):
+        raise Declined("a matrix, whose rows lie in order, times one vector, where panels of columns would be padding")
     outputs = written_by(stages, store.buffer, func)
     return Problem(
         a.source,
