@@ -150,6 +150,10 @@ X, I = normal(3, 4, 6), torch.tensor([[2, 0, -1], [1, 1, 0]])
         lambda x, i: (x.var(1), x.std((0, 2)), x.amax(-1), x.amin(0), x.argmax(1), x.logsumexp(2)),
         lambda x, i: tuple(torch.linalg.vector_norm(x, order, 1) for order in (torch.inf, -torch.inf, 1, 3)),
         lambda x, i: x.topk(2, dim=1),
+        lambda x, i: tuple(f((x * 9).to(t), 0.7) for f in (torch.remainder, torch.fmod) for t in (torch.half, x.dtype)),
+        lambda x, i: (
+            torch.searchsorted(torch.linspace(-2, 2, 200), x) + torch.bucketize(x.nan_to_num(), x[0, 0].sort()[0])
+        ),
         lambda x, i: (x.round().cummax(1), (x.round() / (x > -1)).cummin(-1), i.cummax(0)),
         lambda x, i: ((x / (x > 0)).logcumsumexp(1), (x * 100).logcumsumexp(-1)),
         lambda x, i: x.sort(-1, descending=True),

@@ -6,7 +6,8 @@ import torch
 from torch import fx
 from tvm import ir, relax, te, tirx
 
-from ...meaning.builder import expr_dtype, expr_shape
+from ...meaning.builder import expr_dtype
+from ...meaning.searching import places_among
 from .._call import Call
 from .._registry import converter, target_name
 
@@ -85,20 +86,4 @@ def searchsorted(c: Call) -> relax.Expr:
     dtype = "float64" if common is torch.float64 else "float32" if common.is_floating_point else "int64"
     values = c.cast(c.as_tensor(value, None), dtype)
     right = c.nodes.get("side") == "right" or bool(c["right"])
-    shape = c.shape
-    rank = len(expr_shape(edges))
-
-    def compute(edges: te.Tensor, values: te.Tensor) -> te.Tensor:
-        k = te.reduce_axis((0, edges.shape[-1]), "k")
-
-        def count(*index: ir.Expr) -> ir.Expr:
-            edge = edges[(*index[: rank - 1], k)] if rank > 1 else edges[k]
-            at = values[index] if index else values()
-            before = edge <= at if right else edge < at
-            if dtype != "int64":  # a NaN lies behind all numbers; a negated comparison would be simplified to this one
-                before = tirx.Or(before, tirx.isnan(at))
-            return te.sum(before.astype(c.dtype), axis=[k])
-
-        return te.compute(shape, count, name="searchsorted")
-
-    return c.te(compute, c.cast(edges, dtype), values, name="searchsorted")
+    return c.cast(places_among(c, c.cast(edges, dtype), values, right=right), c.dtype)

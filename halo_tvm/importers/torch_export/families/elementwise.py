@@ -141,14 +141,15 @@ def remainder(c: Call) -> relax.Expr:
     x, y = _operands(c, c.dtype)
     if "float" not in c.dtype:
         return c.emit(relax.op.floor_mod(x, y))
-    return _in_float32(c, scalar.floor_modulo)
+    # Here torch rounds a Python number to 16 bits first, and a quotient multiplies what that changes.
+    return pointwise(c, in_float32(scalar.floor_modulo), x, y)
 
 
 @converter("fmod.Tensor", "fmod.Scalar")
 def fmod(c: Call) -> relax.Expr:
     """The sign of the dividend, as in C."""
     x, y = _operands(c, c.dtype)
-    return _in_float32(c, tirx.Mod) if "float" in c.dtype else c.emit(relax.op.mod(x, y))
+    return pointwise(c, in_float32(tirx.Mod), x, y) if "float" in c.dtype else c.emit(relax.op.mod(x, y))
 
 
 @converter("atan2.default")
