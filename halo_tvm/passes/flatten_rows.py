@@ -5,6 +5,7 @@ Before -> after
         ->   r: [m, k] = reshape(x);  q: [m, n] = halo.linear(r, w);  y = reshape(q),   m = b * s
     t: [b, s, c] = y[..., :c]   ->   p: [m, c] = q[:, :c];  t = reshape(p)
     z = relu(halo.convolution(x, w) + b), not flat yet   ->   the same: what follows joins the kernel of its windows
+    z = float32(transpose(image)) * s, which no row-wise operator reads   ->   the same: its neighbours join it as they are
     reshape(float32(q) * s) of bytes q   ->   float32(reshape(q)) * s: the kernel in front ends with bytes
 A reshape moves no data. Reshapes between two row-wise operators vanish, so a transformer runs on
 matrices except inside attention, and every kernel sees one symbolic row count.
@@ -22,7 +23,7 @@ from ..dimensions import integers_of
 from ..relay_ops.operator import number_of, operator_of, same_dimension, same_places, same_shape
 from ._pointwise import BINARY, BYTES, UNARY, operands_of, pointwise_of
 from ._rewrite import BlockMutator
-from .graph_pass import Context, Pass, Report, op_name, replace_main, shaped
+from .graph_pass import Context, Pass, Report, bindings, op_name, replace_main, shaped
 
 # Operators that treat every row by itself: their data arguments come first, then weights.
 _ROW_OPERATORS = ("linear", "linear_integer", "layer_norm", "rms_norm")
@@ -48,13 +49,14 @@ class _Flattener(BlockMutator):
         super().__init__(mod)
         self.counts: dict[str, int] = {}
         self.made: dict[relax.Expr, relax.Var] = {}  # value of rank >= 3 -> the same as a matrix
+        self._towards = _towards_rows(mod["main"])
         self._stages: set[relax.Expr] = set()  # results of kernels that take stages, and what may become their stages
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         value = binding.value
         if isinstance(value, relax.Call):
             call = relax.Call(value.op, [self.visit_expr(a) for a in value.args], value.attrs, value.ty_args)
-            flat = self._flat_call(call, binding.var.ty)
+            flat = self._flat_call(call, binding.var)
             if flat is not None:
                 name = op_name(value).removeprefix("relax.")
                 self.counts[name] = self.counts.get(name, 0) + 1
@@ -78,8 +80,9 @@ class _Flattener(BlockMutator):
         known = op_name(call) in UNARY | BINARY | {"relax.call_tir"}
         return known and any(self.visit_expr(a) in self._stages for a in operands_of(call))
 
-    def _flat_call(self, call: relax.Call, ty: relax.TensorType) -> relax.Call | None:
-        """`call` on matrices, or None when it does not work row by row on rank 3 and more."""
+    def _flat_call(self, call: relax.Call, var: relax.Var) -> relax.Call | None:
+        """`call`, which gives `var`, on matrices, or None when it does not work row by row on rank 3 and more."""
+        ty = var.ty
         if op_name(call) == "relax.call_tir" and shaped(ty) and ty.ndim >= 3:
             if not any(a in self.made for a in operands_of(call)):
                 return None
@@ -109,8 +112,9 @@ class _Flattener(BlockMutator):
         lead = ty.shape.values[:-1]
         if not all(same_shape(a.ty.shape.values[:-1], lead) for a in data):
             return None
-        if operator is None and not any(a in self.made for a in data) and any(a in self._stages for a in data):
-            return None
+        if operator is None and not any(a in self.made for a in data):
+            if var not in self._towards or any(a in self._stages for a in data):
+                return None
         args = [self._as_matrix(a) if i in flat else a for i, a in enumerate(call.args)]
         return relax.Call(call.op, args, call.attrs, call.ty_args)
 
@@ -144,6 +148,18 @@ class _Flattener(BlockMutator):
         if str(data.ty.dtype) not in BYTES and self._of_bytes(data) is None:
             return None
         return relax.Call(call.op, [self._as_matrix(data), *numbers], call.attrs, call.ty_args)
+
+
+def _towards_rows(func: relax.Function) -> set[relax.Var]:
+    """What row-wise operators read, element-wise operators in between or not."""
+    found: set[relax.Var] = set()
+    for binding in reversed(bindings(func)):
+        call = binding.value
+        operator = operator_of(call) if isinstance(call, relax.Call) else None
+        rows = operator is not None and operator.name in _ROW_OPERATORS
+        if rows or binding.var in found and op_name(call) in UNARY | BINARY:
+            found.update(arg for arg in call.args if isinstance(arg, relax.Var))
+    return found
 
 
 def _product(dims: Sequence[tvm.ir.Expr]) -> tvm.ir.Expr:

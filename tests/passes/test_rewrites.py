@@ -829,7 +829,7 @@ IN_A_BRANCH = """
 @I.ir_module
 class Module:
     @R.function
-    def main(x: R.Tensor((1, 4, 6, 8), "float32"), cond: R.Tensor((), "bool"), w: R.Tensor((5, 4, 3, 3), "float32")):
+    def main(x: R.Tensor((1, 4, 6, 8), "float32"), cond: R.Tensor((), "bool"), w: R.Tensor(SHAPE, "float32")):
         R.func_attr({"num_input": 2, "halo.params": ["w"]})
         if cond:
             y = CALL
@@ -842,16 +842,34 @@ CONVOLUTION = 'R.halo.convolution(x, w, layout="first", strides=(1, 1), dilation
 
 
 @pytest.mark.parametrize(
-    ("name", "call", "made"),
+    ("name", "call", "shape", "made"),
     [
-        ("channels_last", CONVOLUTION, "R.permute_dims"),
-        ("flatten_rows", "R.exp(x)", "R.reshape"),
+        ("channels_last", CONVOLUTION, (5, 4, 3, 3), "R.permute_dims"),
+        ("flatten_rows", 'R.halo.linear(x, w, layout="nk", n=5)', (5, 8), "R.reshape"),
     ],
 )
-def test_what_a_branch_makes_of_a_value_stays_in_the_branch(name: str, call: str, made: str) -> None:
-    weight = small_model((), lambda m: {"y": m.weight("w", (5, 4, 3, 3))})
-    mod, _ = PASSES[name]()(tvm.script.from_source(IN_A_BRANCH.replace("CALL", call)), context_of(weight))
+def test_what_a_branch_makes_of_a_value_stays_in_the_branch(
+    name: str, call: str, shape: tuple[int, ...], made: str
+) -> None:
+    weight = small_model((), lambda m: {"y": m.weight("w", shape)})
+    text = IN_A_BRANCH.replace("CALL", call).replace("SHAPE", str(shape))
+    mod, _ = PASSES[name]()(tvm.script.from_source(text), context_of(weight))
     assert relax.analysis.check_well_formed(mod) and mod.script().count(made) == 3 * 2
+
+
+def test_element_wise_operators_that_no_row_reads_keep_their_shape() -> None:
+    """An image made of bytes: its cast and its scaling stay beside the transposition, to be one kernel with it."""
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType([1, 6, 8, 3], "uint8"))
+    with builder.function("main", [x], attrs={"num_input": 1, "halo.params": []}):
+        with builder.dataflow():
+            turned = builder.emit(relax.op.permute_dims(x, [0, 3, 1, 2]))
+            scaled = builder.emit(relax.op.multiply(relax.op.astype(turned, "float32"), relax.const(0.5, "float32")))
+            shifts = relax.const(np.ones((3, 1, 1), np.float32))
+            out = builder.emit_output(relax.op.subtract(scaled, shifts))
+        builder.emit_func_output(out)
+    weight = small_model((), lambda m: {"y": m.weight("w", (5, 4))})
+    mod, report = PASSES["flatten_rows"]()(builder.get(), context_of(weight))
+    assert report["flattened"] == {} and "reshape" not in mod.script()
 
 
 def test_kernels_of_an_importer_move_with_the_channels() -> None:
