@@ -5,7 +5,7 @@ Before -> after
         ->   r: [m, k] = reshape(x);  q: [m, n] = halo.linear(r, w);  y = reshape(q),   m = b * s
     t: [b, s, c] = y[..., :c]   ->   p: [m, c] = q[:, :c];  t = reshape(p)
     z = relu(halo.convolution(x, w) + b), not flat yet   ->   the same: what follows joins the kernel of its windows
-    z = float32(transpose(image)) * s, which no row-wise operator reads   ->   the same: its neighbours join it as they are
+    z = float32(transpose(x)) * s, which no row-wise operator reads   ->   the same: its neighbours join it
     reshape(float32(q) * s) of bytes q   ->   float32(reshape(q)) * s: the kernel in front ends with bytes
 A reshape moves no data. Reshapes between two row-wise operators vanish, so a transformer runs on
 matrices except inside attention, and every kernel sees one symbolic row count.
