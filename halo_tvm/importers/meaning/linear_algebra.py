@@ -196,8 +196,7 @@ def of_half(b: Builder, x: relax.Expr, *, upper: bool) -> relax.Expr:
 def eigenvectors(b: Builder, x: relax.Expr) -> tuple[relax.Expr, relax.Expr]:
     """(eigenvalues [..., n], ascending, their vectors as columns [..., n, n]) of symmetric matrices."""
     dtype = expr_dtype(x)
-    unit = float(np.finfo(dtype).eps)
-    values, rows = _each(b, lambda x: rotations.eigenvectors(x, unit), [b.cast(x, "float64")], "eigh")
+    values, rows = _each(b, rotations.eigenvectors, [b.cast(x, "float64")], "eigh")
     order = b.emit(relax.op.argsort(values, -1, descending=False, dtype="int64"))
     vectors = b.te(_rows_in_order, rows, order, name="in_order")
     turned = b.emit(relax.op.permute_dims(vectors, _last_two_exchanged(vectors)))

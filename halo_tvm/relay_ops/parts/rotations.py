@@ -1,7 +1,7 @@
-"""Eigenvalues and singular values by Jacobi's rotations, which make two rows at a time orthogonal until all are.
+"""Eigenvalues and singular values, with their vectors, whose signs are open: other programs give their opposites.
 
-Simple, accurate, and fast for the small matrices that networks have. `unit` says how small a cosine counts as none.
-The sign of each vector is open: other programs give its opposite.
+Singular values are lengths of rows that are orthogonal: eigenvectors make them so but for rounding, rotations of two
+rows at a time (Jacobi's) until no cosine is above `unit`.
 G. H. Golub, C. F. Van Loan, Matrix Computations, 8.5 and 8.6.
 """
 
@@ -14,45 +14,26 @@ from tvm import ir, te, tirx
 from tvm.script.ir_builder import tirx as T
 
 from .factorisations import cell, each_matrix, made
+from .tridiagonal import diagonalise
 
 _LANES = 8
 _SWEEPS = 40  # at most: they end when a sweep turns nothing
 
 
-def eigenvectors(x: te.Tensor, unit: float) -> list[te.Tensor]:
-    """Symmetric [b, n, n] -> eigenvalues [b, n], not in order, and their vectors as rows [b, n, n].
-
-    `unit` is the relative size of what may be left beside the diagonal.
-    """
+def eigenvectors(x: te.Tensor) -> list[te.Tensor]:
+    """Symmetric [b, n, n] -> eigenvalues [b, n], not in order, and their vectors as rows [b, n, n]."""
     batch, n, _ = x.shape
     dtype = str(x.dtype)
 
     def nest(ins: Sequence[Any], outs: Sequence[Any]) -> None:
-        (x,), (values, vectors, work) = ins, outs
+        (x,), (values, vectors, work, *parts) = ins, outs
         with each_matrix(batch) as b, T.seq_scope():
-            rotation = _Rotation(dtype)
-            size, most = cell(dtype), cell(dtype)
-            most[0] = tirx.const(0, dtype)
             with T.grid(n, n) as (i, j):
                 work[b, i, j] = x[b, i, j]
-                vectors[b, i, j] = tirx.Select(i == j, tirx.const(1, dtype), tirx.const(0, dtype))
-                most[0] = tirx.max(most[0], tirx.abs(x[b, i, j]))
+            diagonalise(work, vectors, values, tuple(parts), b, n)
 
-            def pair(p: ir.Expr, q: ir.Expr) -> None:
-                size[0] = tirx.abs(work[b, p, q])
-                with T.If(size[0] > most[0] * tirx.const(unit / 2, dtype)), T.Then():
-                    rotation.of(work[b, p, p], work[b, q, q], work[b, p, q])
-                    rotation.turn(work, b, p, q, n)
-                    with T.serial(0, n) as i:
-                        rotation.turn_pair(work, (b, i, p), (b, i, q))
-                    rotation.turn(vectors, b, p, q, n)
-
-            rotation.sweeps(n, pair)
-            with T.serial(0, n) as i:
-                values[b, i] = work[b, i, i]
-
-    outputs = [([batch, n], dtype), (x.shape, dtype), (x.shape, dtype)]
-    return made("eigh", [x], outputs, nest)[:2]
+    square, vector = (x.shape, dtype), ([batch, n], dtype)
+    return made("eigh", [x], [vector, square, square, vector, vector, vector], nest)[:2]
 
 
 def singular_rows(x: te.Tensor, unit: float) -> list[te.Tensor]:
@@ -64,15 +45,23 @@ def singular_rows(x: te.Tensor, unit: float) -> list[te.Tensor]:
     dtype = str(x.dtype)
 
     def nest(ins: Sequence[Any], outs: Sequence[Any]) -> None:
-        (x,), (values, rows, turns) = ins, outs
+        (x,), (values, rows, turns, work, *parts) = ins, outs
         with each_matrix(batch) as b, T.seq_scope():
             rotation, dot = _Rotation(dtype), _Dot(dtype)
             sums = [cell(dtype) for _ in range(3)]
             most = cell(dtype)
-            with T.grid(n, m) as (i, j):
-                rows[b, i, j] = x[b, i, j]
-            with T.grid(n, n) as (i, j):
-                turns[b, i, j] = tirx.Select(i == j, tirx.const(1, dtype), tirx.const(0, dtype))
+            # The eigenvectors of x x^T turn the rows until they are nearly orthogonal.
+            with T.serial(0, n) as i, T.serial(0, i + 1) as j:
+                dot(sums[0], x, b, i, j, m)
+                work[b, i, j] = sums[0][0]
+                work[b, j, i] = sums[0][0]
+            diagonalise(work, turns, values, tuple(parts), b, n)
+            with T.grid(n, m) as (i, k):
+                rows[b, i, k] = tirx.const(0, dtype)
+            with T.serial(0, n) as i, T.serial(0, n) as j:
+                sums[0][0] = turns[b, i, j]
+                with T.serial(0, m) as k:
+                    rows[b, i, k] = rows[b, i, k] + sums[0][0] * x[b, j, k]
 
             def pair(p: ir.Expr, q: ir.Expr) -> None:
                 for total, (i, j) in zip(sums, ((p, p), (q, q), (p, q))):
@@ -100,8 +89,8 @@ def singular_rows(x: te.Tensor, unit: float) -> list[te.Tensor]:
             with T.serial(0, n) as i, T.If(values[b, i] <= most[0] * tirx.const(unit / 2, dtype)), T.Then():
                 _orthogonal(rows, b, i, n, m, sums)
 
-    outputs = [([batch, n], dtype), (x.shape, dtype), ([batch, n, n], dtype)]
-    return made("svd", [x], outputs, nest)
+    square, vector = ([batch, n, n], dtype), ([batch, n], dtype)
+    return made("svd", [x], [vector, (x.shape, dtype), square, square, vector, vector, vector], nest)[:3]
 
 
 def _orthogonal(rows: Any, b: ir.Expr, i: ir.Expr, n: ir.Expr, m: ir.Expr, sums: Sequence[Any]) -> None:
