@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from gpu_code import cuda_source
+from tvm import tirx
 
 from halo_tvm.in_process import compile_in_process
 
@@ -111,6 +113,27 @@ def test_singular_vectors_of_a_matrix_without_full_rank_are_orthogonal() -> None
         return u.mT @ u, v @ v.mT, s, (u * s[..., None, :]) @ v
 
     check(together, [a])
+
+
+def test_code_for_a_gpu() -> None:
+    """No GPU is needed to see that there is code: vectors of float64 have none."""
+    from halo_tvm import phases
+    from halo_tvm.compilation import Compilation
+    from halo_tvm.config import CompileConfig
+    from halo_tvm.importers.torch_export import import_program
+    from halo_tvm.targets import resolve
+    from halo_tvm.workspaces import LiftWorkspaces
+
+    class Module(torch.nn.Module):
+        def forward(self, a: torch.Tensor, s: torch.Tensor) -> object:
+            return L.inv(a), L.qr(a), L.svdvals(a), L.eigvalsh(s), L.cholesky(s), L.matrix_exp(a)
+
+    model = import_program(torch.export.export(Module(), tuple(given("as", (2,)))), name="m")
+    compilation = Compilation.of(CompileConfig(model="m", records=False), resolve("cuda:sm_80"))
+    mod, _ = phases.schedule(phases.lower(model, compilation)[0], compilation)
+    mod = LiftWorkspaces()(mod)
+    kernels = [func for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
+    assert cuda_source(kernels, "sm_80").count("__global__") >= len(kernels)
 
 
 def test_as_jax() -> None:

@@ -130,9 +130,9 @@ class _Dot:
 
     def __call__(self, total: Any, rows: Any, b: ir.Expr, i: ir.Expr, j: ir.Expr, count: ir.Expr) -> None:
         parts, whole = self._parts, tirx.floordiv(count, _LANES)
-        with T.vectorized(0, _LANES) as lane:
+        with T.serial(0, _LANES) as lane:
             parts[lane] = tirx.const(0, self._dtype)
-        with T.serial(0, whole) as k, T.vectorized(0, _LANES) as lane:
+        with T.serial(0, whole) as k, T.serial(0, _LANES) as lane:
             at = k * _LANES + lane
             parts[lane] = parts[lane] + rows[b, i, at] * rows[b, j, at]
         total[0] = tirx.const(0, self._dtype)
