@@ -139,9 +139,8 @@ def can_capture(mod: tvm.IRModule, target: Target) -> bool:
 
 def _lowered(mod: tvm.IRModule, target: Target, plan_memory: bool) -> tvm.IRModule:
     with generating(target):
-        return lowering(plan_memory)(
-            KnownSizes()(argument_checks.check_entries(mod) if target.spec.own_launcher else mod)
-        )
+        checked = argument_checks.check_entries(mod) if target.spec.own_launcher else mod
+        return lowering(plan_memory)(KnownSizes()(checked))
 
 
 def _refuse_types(mod: tvm.IRModule, target: Target) -> None:

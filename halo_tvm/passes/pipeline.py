@@ -3,8 +3,8 @@
 -O0   only what is required to lower a model
 -O1   recognise operators, simplify, work on weights once, work on rows, quantise, narrow attention, pack
       weights, vector mathematics
--O2   and fuse: projections of one input, element-wise neighbours; look up functions of one byte, round without a
-      division
+-O2   and fuse: projections of one input, element-wise neighbours, the steps of a loop; look up functions of one byte,
+      round without a division
 -O3   and compute common sub-expressions once, share memory between activations, runs of equal sizes as CUDA graphs
 """
 

@@ -80,6 +80,7 @@ def test_without_a_batch_with_two_axes_of_it_and_in_float64() -> None:
         )
 
 
+@pytest.mark.slow
 def test_matrices_of_many_sizes() -> None:
     """Every length of a vector's rest, against NumPy in float64."""
     for n in (1, 2, 3, 8, 17, 40):
