@@ -19,6 +19,12 @@ from .sizes import Dim
 Kernel = Callable[..., te.Tensor | list[te.Tensor]]
 
 
+def turned(b: Builder, x: relax.Expr) -> relax.Expr:
+    """Each matrix of `x` transposed."""
+    rank = len(expr_shape(x))
+    return b.emit(relax.op.permute_dims(x, [*range(rank - 2), rank - 1, rank - 2]))
+
+
 def lu(b: Builder, x: relax.Expr) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
     """(L below the diagonal and U, pivots int32 [..., k], rows int32 [..., m]): row i of L U is row rows[i] of x."""
     packed, pivots, rows = _each(b, factorisations.lu, [x], "lu")
@@ -105,8 +111,7 @@ def solved(b: Builder, packed: relax.Expr, rows: relax.Expr, y: relax.Expr, *, t
 def inverse(b: Builder, x: relax.Expr) -> relax.Expr:
     packed, _, rows = lu(b, x)
     # P^T is the identity with its rows moved.
-    turned = b.emit(relax.op.permute_dims(permutation(b, rows, expr_dtype(x)), _last_two_exchanged(x)))
-    y = triangular_solved(b, packed, turned, lower=True, unit=True)
+    y = triangular_solved(b, packed, turned(b, permutation(b, rows, expr_dtype(x))), lower=True, unit=True)
     return triangular_solved(b, packed, y, lower=False)
 
 
@@ -170,8 +175,7 @@ def pseudo_inverse(b: Builder, x: relax.Expr, absolute: relax.Expr, relative: re
 
     factors = b.te(inverted, values, absolute, relative, name="inverted")
     wide = b.emit(relax.op.multiply(left, b.emit(relax.op.expand_dims(factors, [-2]))))
-    turned = [b.emit(relax.op.permute_dims(part, _last_two_exchanged(x))) for part in (right, wide)]
-    return b.emit(relax.op.matmul(*turned))
+    return b.emit(relax.op.matmul(turned(b, right), turned(b, wide)))
 
 
 def exponential(b: Builder, x: relax.Expr) -> relax.Expr:
@@ -199,8 +203,8 @@ def eigenvectors(b: Builder, x: relax.Expr) -> tuple[relax.Expr, relax.Expr]:
     values, rows = _each(b, rotations.eigenvectors, [b.cast(x, "float64")], "eigh")
     order = b.emit(relax.op.argsort(values, -1, descending=False, dtype="int64"))
     vectors = b.te(_rows_in_order, rows, order, name="in_order")
-    turned = b.emit(relax.op.permute_dims(vectors, _last_two_exchanged(vectors)))
-    return b.cast(b.emit(relax.op.gather_elements(values, order, -1)), dtype), b.cast(turned, dtype)
+    values = b.emit(relax.op.gather_elements(values, order, -1))
+    return b.cast(values, dtype), b.cast(turned(b, vectors), dtype)
 
 
 def singular_values(b: Builder, x: relax.Expr) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
@@ -211,14 +215,13 @@ def singular_values(b: Builder, x: relax.Expr) -> tuple[relax.Expr, relax.Expr, 
     dtype = expr_dtype(x)
     unit = float(np.finfo(dtype).eps)
     wide = b.cast(x, "float64")
-    exchanged = _last_two_exchanged(x)
-    wide = b.emit(relax.op.permute_dims(wide, exchanged)) if tall else wide
+    wide = turned(b, wide) if tall else wide
     values, rows, turns = _each(b, lambda x: rotations.singular_rows(x, unit), [wide], "svd")
     order = b.emit(relax.op.argsort(values, -1, descending=True, dtype="int64"))
     long, short = (b.cast(b.te(_rows_in_order, y, order, name="in_order"), dtype) for y in (rows, turns))
     left, right = (long, short) if tall else (short, long)
     values = b.cast(b.emit(relax.op.gather_elements(values, order, -1)), dtype)
-    return b.emit(relax.op.permute_dims(left, exchanged)), values, right
+    return turned(b, left), values, right
 
 
 def _rows_in_order(x: te.Tensor, order: te.Tensor) -> te.Tensor:
@@ -233,11 +236,6 @@ def _of_matrix(x: te.Tensor, k: Dim, of: Callable[[Scalar, Scalar, Scalar], Scal
 
 def _zero(x: te.Tensor) -> Scalar:
     return const(0, str(x.dtype))
-
-
-def _last_two_exchanged(x: relax.Expr) -> list[int]:
-    rank = len(expr_shape(x))
-    return [*range(rank - 2), rank - 1, rank - 2]
 
 
 def _each(b: Builder, kernel: Kernel, xs: Sequence[relax.Expr], name: str, vectors: int = 0) -> list[relax.Expr]:

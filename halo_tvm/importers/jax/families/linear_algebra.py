@@ -6,6 +6,7 @@ from tvm import relax
 
 from ...meaning import linear_algebra
 from ...meaning.builder import expr_dtype, expr_shape
+from ...meaning.linear_algebra import turned
 from .._primitive import Primitive
 from .._registry import converter
 from .._values import Value
@@ -16,11 +17,6 @@ def _matrix(c: Primitive, index: int = 0) -> relax.Expr:
     x = c.x(index)
     c.refuse_unless(expr_dtype(x) in ("float32", "float64"), f"matrices of {expr_dtype(x)}")
     return x
-
-
-def _transposed(c: Primitive, x: relax.Expr) -> relax.Expr:
-    rank = len(expr_shape(x))
-    return c.permute(x, [*range(rank - 2), rank - 1, rank - 2])
 
 
 @converter("cholesky")
@@ -47,12 +43,12 @@ def triangular_solve(c: Primitive) -> Value:
     x = linear_algebra.triangular_solved(
         c,
         _matrix(c),
-        y if left else _transposed(c, y),
+        y if left else turned(c, y),
         lower=bool(p["lower"]),
         transposed=bool(p["transpose_a"]) == left,
         unit=bool(p["unit_diagonal"]),
     )
-    return x if left else _transposed(c, x)
+    return x if left else turned(c, x)
 
 
 @converter("custom_linear_solve")

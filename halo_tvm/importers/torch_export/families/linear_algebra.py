@@ -9,6 +9,7 @@ from tvm import relax
 
 from ...meaning import linear_algebra
 from ...meaning.builder import expr_dtype, expr_shape
+from ...meaning.linear_algebra import turned
 from .._call import Call, constant
 from .._registry import converter
 
@@ -20,11 +21,6 @@ def _info(c: Call, x: relax.Expr) -> relax.Expr:
 
 def _one_based(c: Call, pivots: relax.Expr) -> relax.Expr:
     return c.emit(relax.op.add(pivots, relax.const(1, "int32")))
-
-
-def _transposed(c: Call, x: relax.Expr) -> relax.Expr:
-    rank = len(expr_shape(x))
-    return c.permute(x, [*range(rank - 2), rank - 1, rank - 2])
 
 
 @converter("linalg_inv_ex.default")
@@ -62,11 +58,11 @@ def solve(c: Call) -> tuple[relax.Expr, ...]:
     rank = len(expr_shape(a))
     is_vector = len(expr_shape(y)) == rank - 1
     y = c.reshape(y, [*expr_shape(y), 1]) if is_vector else y
-    y = y if c["left"] else _transposed(c, y)
+    y = y if c["left"] else turned(c, y)
     packed, pivots, rows = linear_algebra.lu(c, a)
     y = c.broadcast(y, [*expr_shape(a)[:-2], *expr_shape(y)[-2:]])
     x = linear_algebra.solved(c, packed, rows, y, transposed=not c["left"])
-    x = x if c["left"] else _transposed(c, x)
+    x = x if c["left"] else turned(c, x)
     x = c.reshape(x, expr_shape(x)[:-1]) if is_vector else x
     return x, packed, _one_based(c, pivots), _info(c, a)
 
@@ -75,8 +71,8 @@ def solve(c: Call) -> tuple[relax.Expr, ...]:
 def cholesky(c: Call) -> object:
     only = "ex" not in str(c.node.target)
     x = c.tensor("self")
-    lower = linear_algebra.cholesky(c, _transposed(c, x) if c["upper"] else x)
-    found = _transposed(c, lower) if c["upper"] else lower
+    lower = linear_algebra.cholesky(c, turned(c, x) if c["upper"] else x)
+    found = turned(c, lower) if c["upper"] else lower
     return found if only else (found, _info(c, x))
 
 
@@ -103,9 +99,9 @@ def solve_triangular(c: Call) -> relax.Expr:
     a, y, upper, left = c.tensor("self"), c.tensor("B"), bool(c["upper"]), bool(c["left"])
     a = c.broadcast(a, [*c.shape[:-2], *expr_shape(a)[-2:]])
     y = c.broadcast(y, c.shape)
-    y = y if left else _transposed(c, y)
+    y = y if left else turned(c, y)
     x = linear_algebra.triangular_solved(c, a, y, lower=not upper, transposed=not left, unit=bool(c["unitriangular"]))
-    return x if left else _transposed(c, x)
+    return x if left else turned(c, x)
 
 
 @converter("linalg_lu_factor_ex.default")
@@ -125,17 +121,17 @@ def lu_solve(c: Call) -> relax.Expr:
     rows = linear_algebra.rows_of_pivots(c, c.tensor("pivots"), expr_shape(packed)[-1], 1)
     rows = c.broadcast(rows, [*c.shape[:-2], expr_shape(packed)[-1]])
     y = c.broadcast(c.tensor("B"), c.shape)
-    y = y if left else _transposed(c, y)
+    y = y if left else turned(c, y)
     x = linear_algebra.solved(c, packed, rows, y, transposed=bool(c["adjoint"]) == left)
-    return x if left else _transposed(c, x)
+    return x if left else turned(c, x)
 
 
 @converter("triangular_solve.default")
 def old_triangular_solve(c: Call) -> tuple[relax.Expr, relax.Expr]:
     """(X of A X = self, or A^T X = self; A)."""
-    a, y, turned, upper = c.tensor("A"), c.tensor("self"), bool(c["transpose"]), bool(c["upper"])
+    a, y, backwards, upper = c.tensor("A"), c.tensor("self"), bool(c["transpose"]), bool(c["upper"])
     y = c.broadcast(y, [*expr_shape(a)[:-2], *expr_shape(y)[-2:]])
-    x = linear_algebra.triangular_solved(c, a, y, lower=not upper, transposed=turned, unit=bool(c["unitriangular"]))
+    x = linear_algebra.triangular_solved(c, a, y, lower=not upper, transposed=backwards, unit=bool(c["unitriangular"]))
     return x, a
 
 
