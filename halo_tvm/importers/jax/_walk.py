@@ -24,6 +24,7 @@ from ._values import Derived, Opaque, Spread, Value
 
 _FOLDED_BYTES = 1 << 20  # a larger result of constants is left to the run, or to when weights are written
 _FEW = 16  # elements
+_OF_KEYS = frozenset("slice squeeze reshape expand_dims broadcast_in_dim concatenate gather dynamic_slice".split())
 _CONSTANT_BYTES = 4096  # smaller tensors without a name are constants: they fold
 _PARAMETER_KINDS = frozenset("float32 float16 float64 bfloat16 int8 uint8".split())
 _MOST_EQUATIONS = 200_000  # those of unrolled loops counted each time
@@ -140,6 +141,8 @@ class Walker:
         if len(values) < len(operands):
             return nothing
         name = eqn.primitive.name
+        if not name.startswith("random_") and any(_are_keys(v.aval) for v in eqn.outvars) and name in _OF_KEYS:
+            name += " of keys"
         self.primitives[name] += 1
         try:
             folded = self._folded(eqn, values)
@@ -159,7 +162,9 @@ class Walker:
         aval = eqn.outvars[place].aval
         if value is None or isinstance(value, Opaque):
             return value
-        expected = [dtype_name(aval.dtype), len(aval.shape)]
+        pairs = _are_keys(aval)
+        shape = [*self.dims.shape(aval.shape), *([2] if pairs else [])]
+        expected = ["uint32" if pairs else dtype_name(aval.dtype), len(shape)]
         if isinstance(value, Constant):
             found = [value.dtype, len(value.shape)]
         elif isinstance(value, Spread):
@@ -168,7 +173,6 @@ class Walker:
             if not isinstance(value, relax.Var) and isinstance(value, relax.Call):
                 value = self.emit(value, self.place_of(eqn))
             found = [str(value.ty.dtype), value.ty.ndim]
-            shape = self.dims.shape(aval.shape)
             same = isinstance(value.ty.shape, relax.ShapeExpr) and all(
                 self.sizes.is_equal(a, b) for a, b in zip(expr_shape(value), shape)
             )
@@ -218,6 +222,11 @@ class Walker:
                 f"{largest.name}.{eqn.primitive.name}",
             )
         ]
+
+
+def _are_keys(aval: Any) -> bool:
+    """Whether they are keys of random numbers, each a pair of integers."""
+    return hasattr(aval, "dtype") and jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)
 
 
 def _spreads(eqn: Any) -> bool:
