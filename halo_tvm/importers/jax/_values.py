@@ -34,7 +34,7 @@ class Spread:
 
 @dataclass(frozen=True, eq=False)
 class Opaque:
-    """An array of a type that only jax knows, as of keys of random numbers: it folds, is pairs of integers or refused."""
+    """An array of a type that only jax knows, as of keys of random numbers: it folds, becomes pairs or is refused."""
 
     array: Any
 
