@@ -49,10 +49,7 @@ def lower_and_upper(b: Builder, packed: relax.Expr) -> tuple[relax.Expr, relax.E
             x, k, lambda i, j, v: tirx.Select(i > j, v, tirx.Select(i == j, const(1, x.dtype), _zero(x))), 1
         )
 
-    def upper(x: te.Tensor) -> te.Tensor:
-        return _of_matrix(x, k, lambda i, j, v: tirx.Select(i <= j, v, _zero(x)), 2)
-
-    return b.te(lower, packed, name="lower"), b.te(upper, packed, name="upper")
+    return b.te(lower, packed, name="lower"), _upper(b, packed, k)
 
 
 def permutation(b: Builder, rows: relax.Expr, dtype: str) -> relax.Expr:
@@ -68,9 +65,8 @@ def permutation(b: Builder, rows: relax.Expr, dtype: str) -> relax.Expr:
     return b.te(compute, rows, name="permutation")
 
 
-def determinant(b: Builder, x: relax.Expr) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
-    """(determinant, its sign, the logarithm of its size), each [...]; of a singular matrix 0, 0, -inf."""
-    packed, pivots, _ = lu(b, x)
+def determinant(b: Builder, packed: relax.Expr, pivots: relax.Expr) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
+    """(determinant, its sign, the logarithm of its size), each [...], of `lu`; of a singular matrix 0, 0, -inf."""
 
     def diagonal(x: te.Tensor) -> te.Tensor:
         return te.compute(x.shape[:-1], lambda *i: x(*i, i[-1]), name="diagonal")
@@ -93,19 +89,13 @@ def determinant(b: Builder, x: relax.Expr) -> tuple[relax.Expr, relax.Expr, rela
 def solved(b: Builder, packed: relax.Expr, rows: relax.Expr, y: relax.Expr, *, transposed: bool = False) -> relax.Expr:
     """The x of a x = y, or a^T x = y: `packed` and `rows` are those of `lu` of a, y [..., n, k]."""
 
-    def moved(y: te.Tensor, rows: te.Tensor) -> te.Tensor:
-        return te.compute(y.shape, lambda *i: y(*i[:-2], rows(*i[:-1]), i[-1]), name="moved")
-
-    def back(y: te.Tensor, places: te.Tensor) -> te.Tensor:
-        return te.compute(y.shape, lambda *i: y(*i[:-2], places(*i[:-1]), i[-1]), name="moved_back")
-
     if not transposed:
-        x = b.te(moved, y, rows, name="moved")
+        x = b.te(_rows_in_order, y, rows, name="moved")
         x = triangular_solved(b, packed, x, lower=True, unit=True)
         return triangular_solved(b, packed, x, lower=False)
     x = triangular_solved(b, packed, y, lower=False, transposed=True)
     x = triangular_solved(b, packed, x, lower=True, transposed=True, unit=True)
-    return b.te(back, x, b.emit(relax.op.argsort(rows, -1, dtype="int64")), name="moved_back")
+    return b.te(_rows_in_order, x, b.emit(relax.op.argsort(rows, -1, dtype="int64")), name="moved_back")
 
 
 def inverse(b: Builder, x: relax.Expr) -> relax.Expr:
@@ -155,10 +145,7 @@ def qr(b: Builder, x: relax.Expr, *, complete: bool) -> tuple[relax.Expr, relax.
     k = m if complete else b.sizes.minimum(m, n)
     packed, taus = reflections(b, x)
 
-    def upper(x: te.Tensor) -> te.Tensor:
-        return _of_matrix(x, k, lambda i, j, v: tirx.Select(i <= j, v, _zero(x)), 2)
-
-    return product_of_reflections(b, packed, taus, k), b.te(upper, packed, name="upper")
+    return product_of_reflections(b, packed, taus, k), _upper(b, packed, k)
 
 
 def pseudo_inverse(b: Builder, x: relax.Expr, absolute: relax.Expr, relative: relax.Expr) -> relax.Expr:
@@ -224,6 +211,15 @@ def singular_values(b: Builder, x: relax.Expr) -> tuple[relax.Expr, relax.Expr, 
     return turned(b, left), values, right
 
 
+def _upper(b: Builder, packed: relax.Expr, k: Dim) -> relax.Expr:
+    """The first `k` rows on and above the diagonal."""
+
+    def upper(x: te.Tensor) -> te.Tensor:
+        return _of_matrix(x, k, lambda i, j, v: tirx.Select(i <= j, v, _zero(x)), 2)
+
+    return b.te(upper, packed, name="upper")
+
+
 def _rows_in_order(x: te.Tensor, order: te.Tensor) -> te.Tensor:
     return te.compute(x.shape, lambda *i: x(*i[:-2], order(*i[:-1]), i[-1]), name="in_order")
 
@@ -243,8 +239,8 @@ def _each(b: Builder, kernel: Kernel, xs: Sequence[relax.Expr], name: str, vecto
     flat = []
     for place, x in enumerate(xs):
         own = 1 if place >= len(xs) - vectors else 2
-        (*lead,) = expr_shape(x)[:-own]
-        flat.append(b.emit(relax.op.reshape(x, [b.sizes.product(lead), *expr_shape(x)[-own:]])))
+        shape = expr_shape(x)
+        flat.append(b.emit(relax.op.reshape(x, [b.sizes.product(shape[:-own]), *shape[-own:]])))
     lead = expr_shape(xs[0])[:-2]
     found = b.te(kernel, *flat, name=name)
     several = isinstance(found.ty, relax.TupleType)

@@ -15,4 +15,5 @@ def determinant(node: Node) -> relax.Expr:
     rows, columns = node.shape(0)[-2:]
     square = node.sizes.is_equal(rows, columns)
     node.refuse_unless(square, f"expected square matrices, found {rows} x {columns}")
-    return narrowed(linear_algebra.determinant(node, widened(node, node.x(0)))[0], node.dtype(0))
+    packed, pivots, _ = linear_algebra.lu(node, widened(node, node.x(0)))
+    return narrowed(linear_algebra.determinant(node, packed, pivots)[0], node.dtype(0))

@@ -75,9 +75,7 @@ def singular_rows(x: te.Tensor, unit: float) -> list[te.Tensor]:
             rotation.sweeps(n, pair)
             most[0] = tirx.const(0, dtype)
             with T.serial(0, n) as i:
-                sums[0][0] = tirx.const(0, dtype)
-                with T.serial(0, m) as k:
-                    sums[0][0] = sums[0][0] + rows[b, i, k] * rows[b, i, k]
+                dot(sums[0], rows, b, i, i, m)
                 values[b, i] = tirx.sqrt(sums[0][0])
                 most[0] = tirx.max(most[0], values[b, i])
             with T.serial(0, n) as i:
@@ -161,16 +159,13 @@ class _Rotation:
         self._sine[0] = self._sine[0] * self._cosine[0]
         self._turned[0] = tirx.const(1, "int32")
 
-    def turn_pair(self, data: Any, first: tuple[ir.Expr, ...], second: tuple[ir.Expr, ...]) -> None:
-        kept = self._kept
-        kept[0] = data[first]
-        data[first] = self._cosine[0] * kept[0] - self._sine[0] * data[second]
-        data[second] = self._sine[0] * kept[0] + self._cosine[0] * data[second]
-
     def turn(self, data: Any, b: ir.Expr, p: ir.Expr, q: ir.Expr, count: ir.Expr) -> None:
         """The rows p and q of matrix b."""
+        cosine, sine, kept = self._cosine[0], self._sine[0], self._kept
         with T.serial(0, count) as k:
-            self.turn_pair(data, (b, p, k), (b, q, k))
+            kept[0] = data[b, p, k]
+            data[b, p, k] = cosine * kept[0] - sine * data[b, q, k]
+            data[b, q, k] = sine * kept[0] + cosine * data[b, q, k]
 
     def sweeps(self, n: ir.Expr, pair: Callable[[ir.Expr, ir.Expr], None]) -> None:
         """`pair(p, q)` of all p < q, until a sweep turns none."""

@@ -39,7 +39,7 @@ def determinant(c: Call) -> tuple[relax.Expr, ...]:
     """(result, LU, pivots)."""
     x = c.tensor("A")
     packed, pivots, _ = linear_algebra.lu(c, x)
-    return linear_algebra.determinant(c, x)[0], packed, _one_based(c, pivots)
+    return linear_algebra.determinant(c, packed, pivots)[0], packed, _one_based(c, pivots)
 
 
 @converter("_linalg_slogdet.default")
@@ -47,7 +47,7 @@ def sign_and_log(c: Call) -> tuple[relax.Expr, ...]:
     """(sign, logarithm, LU, pivots)."""
     x = c.tensor("A")
     packed, pivots, _ = linear_algebra.lu(c, x)
-    _, sign, size = linear_algebra.determinant(c, x)
+    _, sign, size = linear_algebra.determinant(c, packed, pivots)
     return sign, size, packed, _one_based(c, pivots)
 
 
