@@ -9,7 +9,8 @@ from tvm import relax, te, tirx
 
 from ..meaning.builder import expr_shape
 from ..meaning.constant import Constant, dtype_name
-from ..meaning.sizes import Dim, prim
+from ..meaning.sizes import Dim, plain, prim
+from ..meaning.wrapping import around
 from ._node import Node
 from ._registry import converter
 from ._values import Symbolic
@@ -264,7 +265,10 @@ def pad(node: Node) -> relax.Expr:
             for position, axis in enumerate(axes):
                 at, size = index[axis] - first[position], data.shape[axis]
                 inside += [at >= 0, at < size]
-                place[axis] = at if mode == "constant" else _reflected(mode, at, size)
+                if mode == "wrap" and _is_wrapped_once(first[position], out[axis], size):
+                    place[axis] = around(at, size)
+                else:
+                    place[axis] = at if mode == "constant" else _reflected(mode, at, size)
             if mode != "constant":
                 return data(*place)
             other = value[0](*[0] * len(value[0].shape)) if value else tirx.const(fill, data.dtype)
@@ -299,6 +303,15 @@ def _pads_at_run_time(node: Node, shape: list[Dim]) -> tuple[relax.Expr, list[Di
 
     lengths = node.sizes_from(node.te(total, pads, shape, name="onnx_pad_sizes"), count)
     return pads, lengths
+
+
+def _is_wrapped_once(before: object, out: object, size: object) -> bool:
+    """Whether no pad is longer than the axis."""
+    numbers = [plain(n) for n in (before, out, size)]
+    if not all(isinstance(n, int) for n in numbers):
+        return False
+    before, out, size = numbers
+    return max(before, out - size - before) <= size
 
 
 def _reflected(mode: str, at: object, size: object) -> object:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tvm import ir, relax, te, tirx
 
 from ...meaning.builder import Refused
+from ...meaning.wrapping import around
 from .._call import Call, fixed
 from .._registry import converter
 
@@ -274,7 +275,13 @@ def _rolled(c: Call, x: relax.Expr, axes: list[int], shifts: list[int]) -> relax
 
     def compute(x: te.Tensor) -> te.Tensor:
         def at(*i: tirx.Var) -> tirx.PrimExpr:
-            return x[tuple(tirx.floormod(j - by[a], d) if a in by else j for a, (j, d) in enumerate(zip(i, x.shape)))]
+            places = enumerate(zip(i, x.shape))
+            return x[
+                tuple(
+                    around(j - tirx.floormod(tirx.IntImm("int64", by[a]), d), d) if a in by else j
+                    for a, (j, d) in places
+                )
+            ]
 
         return te.compute(x.shape, at, name="roll")
 
