@@ -94,8 +94,19 @@ def chain_of(expr: Expr) -> tuple[list[tuple[tirx.Var, Expr]], Expr]:
 def under_lets(chain: Lets, body: Expr) -> Expr:
     """`body` behind the names of `chain`."""
     for var, value in reversed(chain):
-        body = tirx.Let(var, value, body)
+        body = tirx.Let(var, _of_numbers(value), body)
     return body
+
+
+def _of_numbers(value: Expr) -> Expr:
+    """`value` without conversions of truth to numbers: TVM bounds what it names, and has no bounds of vectors of it."""
+
+    def chosen(cast: tirx.Cast) -> Expr:
+        if kind_of(cast.value) != "bool":
+            return cast
+        return tirx.Select(cast.value, like(cast, 1, kind_of(cast)), like(cast, 0, kind_of(cast)))
+
+    return tvm_ffi.structural_map(value, (tirx.Cast, chosen), order="post")
 
 
 def with_own_names(expr: Expr) -> Expr:
