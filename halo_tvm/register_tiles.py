@@ -8,7 +8,7 @@ Every step is one shuffle of two registers: 64 for 16 x 16, 24 for 8 x 8, 8 for 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tvm import ir, tirx
 from tvm.ir import Expr
@@ -44,21 +44,21 @@ def turned(rows: Sequence[Expr], dtype: str) -> tuple[list[tirx.Stmt], list[Expr
     blocks: list[list[Expr]] = []
     for first in range(0, width, 4):
         low, high, other_low, other_high = halves[first : first + 4]
-        columns = []
+        turned_blocks: list[Expr] = []
         for a, b in ((low, other_low), (high, other_high)):
             for pair in (_LOW, _HIGH):
                 lanes = [s + at + side for s in starts for side in (0, width) for at in pair]
-                columns.append(shuffled(a, b, lanes))
-        blocks.append(columns)
-    columns = [None] * width
+                turned_blocks.append(shuffled(a, b, lanes))
+        blocks.append(turned_blocks)
+    columns: dict[int, Expr] = {}
     for c in range(4):
         parts = [group[c] for group in blocks]
         for block, vector in enumerate(_exchanged(parts, width, shuffled)):
             columns[4 * block + c] = vector
-    return bound, columns  # type: ignore[return-value]
+    return bound, [columns[c] for c in range(width)]
 
 
-def _exchanged(parts: list[Expr], width: int, shuffled: object) -> list[Expr]:
+def _exchanged(parts: list[Expr], width: int, shuffled: Callable[[Expr, Expr, Sequence[int]], Expr]) -> list[Expr]:
     """Block l of every part, in order of the parts, for each l: a transposition of 128-bit blocks."""
     if len(parts) == 1:
         return parts
@@ -66,15 +66,10 @@ def _exchanged(parts: list[Expr], width: int, shuffled: object) -> list[Expr]:
     def blocks_of(a: Expr, b: Expr, chosen: Sequence[int], others: Sequence[int]) -> Expr:
         lanes = [4 * block + k for block in chosen for k in range(4)]
         lanes += [width + 4 * block + k for block in others for k in range(4)]
-        return shuffled(a, b, lanes)  # type: ignore[operator]
+        return shuffled(a, b, lanes)
 
     if len(parts) == 2:
-        return [blocks_of(*parts, (l,), (l,)) for l in (0, 1)]
+        return [blocks_of(parts[0], parts[1], (l,), (l,)) for l in (0, 1)]
     even = [blocks_of(parts[i], parts[i + 1], (0, 2), (0, 2)) for i in (0, 2)]
     odd = [blocks_of(parts[i], parts[i + 1], (1, 3), (1, 3)) for i in (0, 2)]
-    return [
-        blocks_of(*even, (0, 2), (0, 2)),
-        blocks_of(*odd, (0, 2), (0, 2)),
-        blocks_of(*even, (1, 3), (1, 3)),
-        blocks_of(*odd, (1, 3), (1, 3)),
-    ]
+    return [blocks_of(pair[0], pair[1], chosen, chosen) for chosen in ((0, 2), (1, 3)) for pair in (even, odd)]

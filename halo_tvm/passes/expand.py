@@ -26,13 +26,14 @@ class Expand(Pass):
     name = "expand"
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
-        mod, counts = expanded(mod)
+        mod, counts = expanded(mod, has_vectors=not context.target.spec.is_source)
         return mod, {"expanded": counts}
 
 
-def expanded(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, int]]:
-    """`mod` without semantic operators, and how many of each there were."""
-    expander = _Expander(mod)
+def expanded(mod: tvm.IRModule, *, has_vectors: bool = False) -> tuple[tvm.IRModule, dict[str, int]]:
+    """`mod` without semantic operators, and how many of each there were; without those whose kernels are of vectors
+    as well, unless the target has them."""
+    expander = _Expander(mod, has_vectors)
     for gvar, func in list(mod.functions_items()):
         if isinstance(func, relax.Function):
             expander.builder_.update_func(gvar, expander.visit_expr(func))
@@ -41,8 +42,9 @@ def expanded(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, int]]:
 
 @relax.expr_functor.mutator
 class _Expander(relax.PyExprMutator):
-    def __init__(self, mod: tvm.IRModule) -> None:
+    def __init__(self, mod: tvm.IRModule, has_vectors: bool) -> None:
         super().__init__(mod)
+        self.has_vectors = has_vectors
         self.counts: dict[str, int] = {}
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
@@ -50,7 +52,7 @@ class _Expander(relax.PyExprMutator):
         if op_name(call) in _SHAPED:
             call = self._with_known_shape(call)
         operator = operator_of(call)
-        if operator is None or not operator.semantic:
+        if operator is None or not (operator.semantic or operator.in_vectors and not self.has_vectors):
             return call
         self.counts[operator.name] = self.counts.get(operator.name, 0) + 1
         return operator.expand(self.builder_, call)

@@ -100,6 +100,7 @@ class Operator:
     )
     injective: ClassVar[bool] = False  # one load per element, which TVM's analysis cannot see (a data-dependent index)
     semantic: ClassVar[bool] = False  # has `expand` and never reaches a schedule
+    in_vectors: ClassVar[bool] = False  # its kernel is of LLVM's vectors: other targets expand it
     writes: ClassVar[Mapping[int, int]] = {}  # result -> the argument whose memory it is: written in place
     counts_symbols: ClassVar[bool] = False  # `flops` takes symbolic sizes, and is better than counting the body
 
@@ -174,7 +175,7 @@ class Operator:
 
     @classmethod
     def expand(cls, bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        """Rewrite a semantic operator as smaller ones; only called when `semantic`."""
+        """Rewrite a semantic operator as smaller ones; only called when `semantic`, or `in_vectors` elsewhere."""
         raise AssertionError(f"halo.{cls.name} is not semantic")
 
 

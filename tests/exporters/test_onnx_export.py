@@ -77,6 +77,7 @@ NOT_EXPORTED = (
     "convolution_winograd",
     "append_heads",
     "experts",
+    "fourier",
     "gated_delta",
     "kv_append",
     "linear_integer",

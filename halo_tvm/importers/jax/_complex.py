@@ -248,22 +248,23 @@ _RULES: dict[str, Callable[..., Number]] = {
 
 # Fourier transforms.
 
-# x [.., n, 1 or 2] -> [.., m, 1 or 2]: along the last axis but one, of the parts that the last one holds.
+# x [.., n, .., 1 or 2] -> [.., m, .., 1 or 2]: along `axis`, from the end, of the parts that the last one holds.
 transform = Primitive("discrete_fourier")
 
 
 @transform.def_abstract_eval
-def _(x: Any, *, length: Any, inverse: bool, onesided: bool) -> Any:
-    outputs = length // 2 + 1 if onesided and not inverse else length
-    return jax.core.ShapedArray((*x.shape[:-2], outputs, 1 if inverse and onesided else 2), x.dtype)
+def _(x: Any, *, length: Any, inverse: bool, onesided: bool, axis: int) -> Any:
+    shape = [*x.shape[:-1], 1 if inverse and onesided else 2]
+    shape[axis] = length // 2 + 1 if onesided and not inverse else length
+    return jax.core.ShapedArray(tuple(shape), x.dtype)
 
 
 @transform.def_impl
-def _(x: Any, *, length: int, inverse: bool, onesided: bool) -> Any:
+def _(x: Any, *, length: int, inverse: bool, onesided: bool, axis: int) -> Any:
     """Of constants."""
     kind = ("i" if inverse else "") + ("rfft" if onesided else "fft")
     given = x[..., 0] if x.shape[-1] == 1 else lax.complex(x[..., 0], x[..., 1])
-    found = getattr(jnp.fft, kind)(given, length)
+    found = getattr(jnp.fft, kind)(given, length, axis=axis + 1)
     return jnp.stack([found.real, found.imag], -1) if is_complex(found) else found[..., None]
 
 
@@ -274,8 +275,6 @@ def _fft(eqn: Any, x: Number) -> Number:
     axes = list(range(-len(lengths), 0))
     together = jnp.stack(x, -1) if isinstance(x, Pair) else x[..., None]
     for axis in axes if inverse else reversed(axes):
-        moved = jnp.moveaxis(together, axis - 1, -2)
         half = onesided and axis == -1
-        moved = transform.bind(moved, length=lengths[axis], inverse=inverse, onesided=half)
-        together = jnp.moveaxis(moved, -2, axis - 1)
+        together = transform.bind(together, length=lengths[axis], inverse=inverse, onesided=half, axis=axis - 1)
     return together[..., 0] if kind == 3 else Pair(together[..., 0], together[..., 1])

@@ -1,7 +1,7 @@
 """Discrete Fourier transforms of tensors whose last axis holds the real and the imaginary part.
 
-A transform is a product with a matrix of waves, two products with smaller ones, or a sum that reads its waves from a
-table of one period.
+A transform is `halo.fourier`, a product with matrices of waves where that is faster or the length has large primes, or
+a sum that reads its waves from a table of one period.
 """
 
 from __future__ import annotations
@@ -12,65 +12,68 @@ from collections.abc import Callable
 import numpy as np
 from tvm import ir, relax, te, tirx
 
+from ...relay_ops import OPERATORS
+from ...relay_ops.parts.fourier_planes import LANES
+from ...relay_ops.parts.fourier_products import by_products
+from ...relay_ops.parts.fourier_transform import Transform
 from .builder import Builder, expr_shape
 from .constant import Constant
-from .fourier_steps import factors, in_steps
 from .sizes import Dim, prim
 
-_LARGEST_MATRIX = 1 << 22  # elements; longer transforms compute their waves
 
-
-def transform(b: Builder, x: relax.Expr, length: Dim, inverse: bool, onesided: bool) -> relax.Expr:
-    """The transform of length `length` along the axis in front of the last, which holds 1 or 2 parts."""
-    *lead, given, parts = expr_shape(x)
-    dtype = str(x.ty.dtype)
+def transform(b: Builder, x: relax.Expr, length: Dim, inverse: bool, onesided: bool, axis: int = -2) -> relax.Expr:
+    """The transform of length `length` along an axis, `axis`, in front of the last, which holds 1 or 2 parts."""
+    shape = expr_shape(x)
+    rank, axis = len(shape), axis % len(shape)
+    given, parts = shape[axis], shape[-1]
     half = b.sizes.simplify(b.sizes.floordiv(length, 2) + 1)
     back = inverse and onesided  # half a spectrum to a real signal
     outputs = half if onesided and not inverse else length
     results = 1 if back else 2
     used = b.sizes.minimum(given, half if back else length)
-    sizes = (given, used, length, outputs)
-    known = all(isinstance(s, int) for s in sizes) and dtype == "float32"
-    if known and (split := factors(length, parts, outputs, results)):
-        return in_steps(b, x, split, used, outputs, results, inverse)
-    if known and given * parts * outputs * results <= _LARGEST_MATRIX:
-        flat = b.emit(relax.op.reshape(x, [*lead, given * parts]))
-        name = f"dft_{given}x{parts}_{length}_{outputs}x{results}_{int(inverse)}"
-        matrix = Constant(
-            (given * parts, outputs * results),
-            dtype,
-            lambda: _matrix(given, used, parts, length, outputs, results, inverse, back),
-            name,
-        )
-        product = b.emit(relax.op.matmul(flat, b.weight(matrix)))
-        return b.emit(relax.op.reshape(product, [*lead, outputs, results]))
-    return b.te(_summed(parts, results, inverse, back), x, used, length, outputs)
+    known = None
+    if all(isinstance(s, int) for s in (given, used, length, outputs)) and str(x.ty.dtype) == "float32":
+        known = Transform(length, given, used, parts, outputs, results, inverse)
+        inner = b.sizes.product(shape[axis + 1 : -1])
+        if known.is_served and isinstance(inner, int) and (inner == 1 or inner >= LANES):
+            return _of_lines(b, x, axis, inner, known)
+    order = [i for i in range(rank - 1) if i != axis] + [axis, rank - 1]
+    out = _of_rows(b, _permuted(b, x, order), known)
+    if out is None:
+        out = b.te(_summed(parts, results, inverse, back), _permuted(b, x, order), used, length, outputs)
+    return _permuted(b, out, [order.index(i) for i in range(rank)])
 
 
-def _matrix(
-    given: int, used: int, parts: int, length: int, outputs: int, results: int, inverse: bool, back: bool
-) -> np.ndarray:
-    """[given * parts, outputs * results]: input part p of element n to output part q of element k."""
-    n, k = np.arange(given)[:, None], np.arange(outputs)[None, :]
-    place = (n * k) % length
-    angle = (2 * np.pi / length) * place
-    # exactly 0 where it is, with the sign +: an angle of a real number is 0 or pi, not -pi
-    cos = np.where(4 * place % (2 * length) == length, 0.0, np.cos(angle))
-    sin = np.where(2 * place % length == 0, 0.0, np.sin(angle) * (-1 if not inverse else 1))
-    share = np.where(n < used, 1.0, 0.0)
-    if back:
-        ends = (n == 0) | ((length % 2 == 0) & (n == length // 2))
-        share = share * np.where(ends, 1.0, 2.0)
-    share = share / length if inverse else share
-    out = np.zeros((given, parts, outputs, results))
-    out[:, 0, :, 0] = cos * share
-    if results == 2:
-        out[:, 0, :, 1] = sin * share
-    if parts == 2:
-        out[:, 1, :, 0] = -sin * share
-        if results == 2:
-            out[:, 1, :, 1] = cos * share
-    return out.reshape(given * parts, outputs * results).astype(np.float32)
+def _of_rows(b: Builder, x: relax.Expr, t: Transform | None) -> relax.Expr | None:
+    """Along the axis in front of the last; None of a transform that is not known, or whose matrices were too large."""
+    if t is None:
+        return None
+    return _of_lines(b, x, x.ty.ndim - 2, 1, t) if t.is_served else by_products(_Emitted(b), x, t)
+
+
+def _of_lines(b: Builder, x: relax.Expr, axis: int, inner: int, t: Transform) -> relax.Expr:
+    """Along `axis`, with `inner` neighbours of each number behind it."""
+    shape = expr_shape(x)
+    lead, behind = shape[:axis], shape[axis + 1 : -1]
+    rows = b.sizes.product(lead)
+    lines = [rows, t.given * t.parts] if inner == 1 else [rows, t.given, inner * t.parts]
+    table = b.weight(Constant((t.table_size,), "float32", t.table, f"fourier_{t.numbers}_of_{t.length}"))
+    out = b.emit(OPERATORS["fourier"].call(b.emit(relax.op.reshape(x, lines)), table, **t.attributes))
+    return b.emit(relax.op.reshape(out, [*lead, t.outputs, *behind, t.results]))
+
+
+def _permuted(b: Builder, x: relax.Expr, order: list[int]) -> relax.Expr:
+    return x if order == list(range(len(order))) else b.emit(relax.op.permute_dims(x, order))
+
+
+class _Emitted:
+    """Tables as weights of the model."""
+
+    def __init__(self, b: Builder) -> None:
+        self.emit, self.te, self._b = b.emit, b.te, b
+
+    def table(self, shape: tuple[int, ...], load: Callable[[], np.ndarray], name: str) -> relax.Expr:
+        return self._b.weight(Constant(shape, "float32", load, name))
 
 
 def _summed(parts: int, results: int, inverse: bool, back: bool) -> Callable[..., te.Tensor]:

@@ -18,6 +18,11 @@ _FAR = (
     *(-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773),
     *(-0.0076224613, 0.00943887047, 1.00167406, 2.83297682),
 )
+# Of erfc(x) exp(x^2) / t in t = 1 / (1 + x / 2).
+_ERFC = (
+    *(0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807),
+    *(-0.18628806, 0.09678418, 0.37409196, 1.00002368, -1.26551223),
+)
 # Lanczos' approximation with g = 7 and nine terms (Godfrey).
 _LANCZOS = (
     *(0.99999999999980993, 676.5203681218851, -1259.1392167224028, 771.32342877765313, -176.61502916214059),
@@ -44,6 +49,16 @@ def erf_inv(x: Scalar) -> Scalar:
     return tirx.Select(tirx.abs(x) == one, edge, factor * x)
 
 
+def erfc(x: Scalar) -> Scalar:
+    """1 - erf(x), of large x to its own last digits (W. H. Press et al., Numerical Recipes, 6.2)."""
+    size, one = tirx.abs(x), const_like(1, x)
+    t = one / (one + const_like(0.5, x) * size)
+    far = t * tirx.exp(_polynomial(t, _ERFC) - size * size)
+    near = one - tirx.erf(size)
+    positive = tirx.Select(size < const_like(0.5, x), near, far)
+    return tirx.Select(x < const_like(0, x), const_like(2, x) - positive, positive)
+
+
 def lgamma(x: Scalar) -> Scalar:
     """log |gamma(x)|; below 1/2 by reflection."""
     half, one = const_like(0.5, x), const_like(1, x)
@@ -59,6 +74,7 @@ def lgamma(x: Scalar) -> Scalar:
     turn = tirx.Select(turn > half, one - turn, turn)
     left = const_like(math.log(math.pi), x) - tirx.log(tirx.abs(tirx.sin(const_like(math.pi, x) * turn))) - right
     out = tirx.Select(mirrored, left, right)
+    out = tirx.Select(tirx.any(x == one, x == const_like(2, x)), const_like(0, x), out)
     return tirx.Select(tirx.abs(x) == const_like(math.inf, x), const_like(math.inf, x), out)
 
 

@@ -34,14 +34,7 @@ def _dft(node: Node, axis: int) -> relax.Expr:
         (length,) = node.dims(1)
     else:
         length = node.sizes.simplify((shape[axis] - 1) * 2) if inverse and onesided else shape[axis]
-    order = [i for i in range(rank - 1) if i != axis] + [axis, rank - 1]
-    x = node.x(0)
-    if axis != rank - 2:
-        x = node.emit(relax.op.permute_dims(x, order))
-    out = transform(node, x, length, inverse, onesided)
-    if axis != rank - 2:
-        out = node.emit(relax.op.permute_dims(out, [order.index(i) for i in range(rank)]))
-    return out
+    return transform(node, node.x(0), length, inverse, onesided, axis)
 
 
 @converter("STFT", since=17)

@@ -14,6 +14,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import Expr
 
+from ...register_tiles import WIDTHS, turned
 from ..blocks import is_choice, loads, uses
 from ..code.lanes import (
     ceil_div,
@@ -27,7 +28,6 @@ from ..code.lanes import (
     simplify,
     unravel,
 )
-from ..code.transpose import WIDTHS, turned
 from .nest import Nest, bits, store_at, substituted
 
 

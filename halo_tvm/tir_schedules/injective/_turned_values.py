@@ -11,10 +11,10 @@ from __future__ import annotations
 from tvm import tirx
 from tvm.ir import Expr
 
+from ...register_tiles import WIDTHS, turned
 from ..blocks import loads, uses
 from ..code.lanes import ceil_div, constant, index, is_var, loop, parallel_rows, seq, simplify
 from ..code.lets import hoist_lets
-from ..code.transpose import WIDTHS, turned
 from ._tiles import is_conditional, row_of_tiles, rows_of_tiles
 from .nest import Nest, bits, substituted
 

@@ -12,4 +12,4 @@ from .._values import Value
 @converter(transform.name)
 def discrete_fourier(c: Primitive) -> Value:
     length = c.walker.dims.dim(c.params["length"])
-    return fourier.transform(c, c.x(), length, c.params["inverse"], c.params["onesided"])
+    return fourier.transform(c, c.x(), length, c.params["inverse"], c.params["onesided"], c.params["axis"])

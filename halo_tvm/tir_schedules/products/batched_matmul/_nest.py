@@ -21,8 +21,8 @@ from tvm import ir, s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from ....register_tiles import WIDTHS, turned
 from ...code.lanes import ceil_div, constant, index, kept, product, unravel
-from ...code.transpose import WIDTHS, turned
 from ...stages import emit_stages
 from ..row_tiling import switch
 from ._problem import Problem
