@@ -42,7 +42,7 @@ LEFT_OUT = {
     "chalf": "is a complex number of 16-bit parts",
 }
 # Of inputs that are equal or NaN torch promises no order: indices are compared by the elements that they name.
-PLACES = {"topk": 2, "sort": 1, "argsort": 1}  # OpInfo -> the position of its axis among the arguments
+PLACES = {"topk": 2, "sort": 1, "argsort": 1, "kthvalue": 2}  # OpInfo -> the position of its axis among the arguments
 # An infinite weight meets 0 in another order of the same operations: special values are among the data alone.
 WEIGHED = ("nn.functional.instance_norm", "nn.functional.batch_norm")
 # Sequences that are searched are to be in order, numbers all of them: torch says nothing of others.
@@ -122,9 +122,12 @@ def _call(op: object, sample: object) -> tuple[Callable[..., object], tuple[torc
             return _pytree.tree_map(_real, result)
         axis = kwargs.get("dim", args[PLACES[op.name]] if len(args) > PLACES[op.name] else -1)
         *values, indices = outputs(result)
-        return *values, args[0].gather(axis, indices) if args[0].dim() else indices
+        if not args[0].dim():
+            return *values, indices
+        indices = indices if indices.dim() == args[0].dim() else indices.unsqueeze(axis)
+        return *values, args[0].gather(axis, indices)
 
-    return function, tuple(flat[i].detach() for i in places)
+    return function, tuple(flat[i].detach().resolve_conj() for i in places)
 
 
 def _real(value: object) -> object:

@@ -82,6 +82,7 @@ SAMPLES = {
     "bfloat16": (1, ("special",)),
     "int64": (2, ("zeros",)),
     "bool": (1, ()),
+    "complex64": (2, ()),
 }
 MOST_SAMPLES = max(count + len(variants) for count, variants in SAMPLES.values())
 
@@ -109,7 +110,7 @@ def case_names(known_only: bool) -> list[str]:
         f"{name}|{dtype}"
         for name in _torch_samples.operators()
         for dtype in SAMPLES
-        if name in known or not known_only and dtype in ("float32", "int64")
+        if name in known or not known_only and dtype in ("float32", "int64", "complex64")
     ]
 
 

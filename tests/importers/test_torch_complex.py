@@ -21,6 +21,10 @@ from halo_tvm.phases import lower
 
 DYNAMIC = torch.export.Dim.DYNAMIC
 real, fft = torch.view_as_real, torch.fft
+FUNCTIONS = (
+    *(torch.exp, torch.exp2, torch.log, torch.log2, torch.log10, torch.sqrt, torch.rsqrt, torch.reciprocal),
+    *(torch.sin, torch.cos, torch.tan, torch.sinh, torch.cosh, torch.tanh, torch.sigmoid, torch.sgn),
+)
 
 
 class Everything(torch.nn.Module):
@@ -29,6 +33,13 @@ class Everything(torch.nn.Module):
         generator = torch.Generator().manual_seed(0)
         self.large = torch.randn(24, 24, dtype=torch.complex64, generator=generator)  # a weight
         self.small = torch.randn(8, dtype=torch.complex64, generator=generator)  # a constant
+
+    def written(self, z: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        """Modes of one spectrum in another one, as neural operators write them."""
+        out = torch.zeros(z.shape[0], 600, dtype=torch.complex64)
+        out[:, 1:5] = z[:, :4]
+        out[:, -3:] = w[:, -3:] + 1
+        return out
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         """x [b, 8]."""
@@ -43,6 +54,20 @@ class Everything(torch.nn.Module):
             "inverse": real(1 / z),
             "scaled": real((2 - 1j) * z.conj() + 3 * x - w / 2),
             "power": z.pow(3).imag,
+            "powers": real(torch.stack([z.pow(0.5), z.pow(-1.5), z ** (w / 8), z.square()])),
+            "functions": real(torch.stack([f(z / 2) for f in FUNCTIONS])),
+            "linear": real(torch.nn.functional.linear(z, self.large[:4, :8], self.small[:4])),
+            "convolution": real(
+                torch.nn.functional.conv1d(z[:, None], self.large[:4, None, :3], self.small[:4], stride=2)
+            ),
+            "addmm": real(torch.addmm(self.small, z, self.large[:8, :8], beta=2, alpha=0.5)),
+            "written": real(self.written(z, w)),
+            "padded": real(torch.nn.functional.pad(z, (2, 1), value=3)),
+            "questions": torch.stack([z == w, z != z, (z * 0).logical_not(), (z - x).isnan()]),
+            "norm": torch.linalg.vector_norm(w, dim=1),
+            "spread": z.var(1),
+            "numbers": z.view(torch.float32) + real(torch.ones_like(z)).flatten(1),
+            "outer": real(torch.outer(z[0], w[1])),
             "exponential": (1j * z).exp().real,
             "polar": real(torch.polar(x.abs(), x)),
             "abs": (z * 1e25).abs(),
@@ -110,7 +135,7 @@ def test_torch_compile_takes_and_gives_complex_numbers() -> None:
     ("function", "sentence"),
     [
         (lambda x: torch.complex(x, x).cumprod(0).real, "cumprod.default with complex numbers"),
-        (lambda x: torch.complex(x, x).pow(0.5).real, "exponent 0.5 of complex numbers"),
+        (lambda x: torch.complex(x, x).asin().real, "asin.default with complex numbers"),
     ],
 )
 def test_what_has_no_pairs_is_refused(function, sentence: str) -> None:
@@ -174,9 +199,10 @@ def test_artifacts_take_and_give_complex_numbers(spectra: Path, tmp_path: Path, 
     assert np.load(tmp_path / "out.npz")["same"].dtype == np.complex64
 
 
-@pytest.mark.parametrize("length", [1024, 1155])
-def test_transforms_of_composite_length_are_two_products(length: int) -> None:
-    """Halves of spectra, whole ones, both ways, signals that are cut or padded, against float64."""
+@pytest.mark.parametrize("length", [1024, 1155, 1156])
+def test_transforms_of_composite_lengths(length: int) -> None:
+    """Halves of spectra, whole ones, both ways, signals that are cut or padded, against float64: by the operator, but
+    an odd half back (1155) and those of large primes (1156), which are two products."""
 
     def function(x):
         half, whole = fft.rfft(x), fft.fft(torch.complex(x, x.roll(3)))
@@ -196,9 +222,33 @@ def test_transforms_of_composite_length_are_two_products(length: int) -> None:
 
     x = torch.randn(3, length, generator=torch.Generator().manual_seed(0))
     model = import_module(Function().eval(), (x,))
-    weights = [source.shape for source in model.params.sources.values()]
-    assert max(a * b for a, b, *_ in weights) < 60 * length
+    assert max(np.prod(source.shape) for source in model.params.sources.values()) < 80 * length
     found = list(compile_in_process(model)(x.numpy()).values())
     for ours, theirs, wanted in zip(found, function(x), function(x.double()), strict=True):
         scale = float(wanted.abs().max())
         assert np.abs(ours - wanted.numpy()).max() < max(1e-6 * scale, 2 * float((theirs - wanted).abs().max()))
+
+
+def test_transforms_along_any_axes() -> None:
+    """Rows, columns, and of too few columns rows again."""
+
+    def function(x):
+        z = fft.fftn(torch.complex(x, x.flip(1)), dim=(0, 1, 2))
+        return (
+            real(z),
+            real(fft.rfft2(x)),
+            fft.irfft2(fft.rfft2(x), s=(24, 16)),
+            real(fft.rfft(x, dim=1, n=30, norm="ortho")),
+            real(fft.ifft(z[..., :3], dim=1)),
+            fft.hfft(z[:, :9], dim=1),
+            real(fft.fftshift(fft.fft2(x, dim=(0, 2)))),
+        )
+
+    class Function(torch.nn.Module):
+        def forward(self, x):
+            return function(x)
+
+    x = torch.randn(20, 24, 17, generator=torch.Generator().manual_seed(0))
+    program = compile_in_process(import_module(Function().eval(), (x,), dynamic_shapes=None), threads=2)
+    for found, wanted in zip(program(x.numpy()).values(), function(x), strict=True):
+        np.testing.assert_allclose(found, wanted.numpy(), atol=2e-6 * float(wanted.abs().max()))

@@ -157,6 +157,13 @@ X, I = normal(3, 4, 6), torch.tensor([[2, 0, -1], [1, 1, 0]])
         lambda x, i: (x.round().cummax(1), (x.round() / (x > -1)).cummin(-1), i.cummax(0)),
         lambda x, i: ((x / (x > 0)).logcumsumexp(1), (x * 100).logcumsumexp(-1)),
         lambda x, i: x.sort(-1, descending=True),
+        lambda x, i: (*(x / (x > -1)).median(1), x.median(), *(x / (x > -1)).nanmedian(-1), *x.kthvalue(2, 0, True)),
+        lambda x, i: torch.maximum(x, x / 0 * (x > 0)),  # a name for a vector that is made of truth
+        lambda x, i: (x.hypot(x.flip(0)), x.copysign(-x.T.T), torch.fmax(x, x / 0 * (x > 0)), x.signbit(), x.angle()),
+        lambda x, i: (x.erfc(), (x * 9).erfc(), (x / 9).erfinv(), x.abs().lgamma(), x.digamma()),
+        lambda x, i: (*torch.var_mean(x, 1), torch.addbmm(x[0], x[:, :, :4], x), torch.cdist(x, x[:, :2], p=1.5)),
+        lambda x, i: (x.diagonal(1, 0, 2), x[0, :, :4].trace(), torch.pdist(x[0])),
+        lambda x, i: (x.roll((1, 2, 3), (0, 1, 2)), x.roll((-5, 9), (1, 0))),
         lambda x, i: F.max_pool2d(F.pad(x[None], (1, 2, 0, 1)), 2, ceil_mode=True),
         lambda x, i: F.avg_pool2d(x[None], 3, 2, padding=1, count_include_pad=False),
         # A window longer than its image, which is cut off, as EfficientNet of transformers has it.

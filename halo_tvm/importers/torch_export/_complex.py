@@ -14,11 +14,30 @@ import torch
 from torch import fx
 from tvm import relax
 
+from ..meaning.builder import Refused
 from ._call import Call, Number, constant, dtype_name
 from ._registry import CONVERTERS, target_name
 
 COMPONENTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-_OPERANDS = ("self", "other", "tensors", "mat2", "vec", "tensor")  # arguments that a real tensor may stand for
+# arguments that a real tensor, or a number, may stand for
+_OPERANDS = (
+    *(
+        "self",
+        "other",
+        "tensors",
+        "mat2",
+        "vec",
+        "vec2",
+        "tensor",
+        "src",
+        "source",
+        "values",
+        "value",
+        "fill_value",
+        "s",
+    ),
+    *("input", "weight", "bias", "mat1", "batch1", "batch2"),
+)
 
 
 @dataclass
@@ -64,12 +83,20 @@ def is_complex(node: fx.Node) -> bool:
     return any(isinstance(t, torch.Tensor) and t.dtype in COMPONENTS for t in tensors)
 
 
+def _component(c: Call) -> torch.dtype:
+    """The type that a call computes in: of its result, or of what a question is asked about."""
+    if c.out.dtype.is_floating_point or c.out.dtype.is_complex:
+        return COMPONENTS.get(c.out.dtype, c.out.dtype)
+    asked = [node.meta["val"].dtype for node in c.node.all_input_nodes if isinstance(node.meta["val"], torch.Tensor)]
+    return COMPONENTS[next(dtype for dtype in asked if dtype in COMPONENTS)]
+
+
 class ComplexCall:
     """What a converter of complex numbers sees of a call: its arguments as pairs."""
 
     def __init__(self, c: Call) -> None:
         self.c = c
-        self.dtype = dtype_name(COMPONENTS.get(c.out.dtype, c.out.dtype))
+        self.dtype = dtype_name(_component(c))
 
     def pair(self, name: str) -> tuple[relax.Expr, relax.Expr]:
         """Real and imaginary part of the argument `name`, in the result's precision; of a real one the second is 0."""
@@ -95,7 +122,9 @@ class ComplexCall:
         """The tensor with both parts along a last axis."""
         if isinstance(value, Pair) and value.together is not None:
             return self.c.cast(value.together, self.dtype)
-        shape = self.split(value)[0].ty.shape.values
+        if (known := self.split(value)[0].ty.shape) is None:
+            raise Refused("complex numbers whose count depends on values")
+        shape = known.values
         parts = [self.c.reshape(self.c.broadcast(part, shape), [*shape, 1]) for part in self.split(value)]
         together = self.c.emit(relax.op.concat(parts, len(shape)))
         if isinstance(value, Pair):
@@ -118,9 +147,11 @@ class PartCall(Call):
 
     def __getitem__(self, name: str) -> object:
         def part(value: object) -> object:
-            is_operand = name in _OPERANDS and isinstance(value, relax.Expr | int | float | complex)
-            if isinstance(value, Pair) or is_operand:
-                return self._pairs.split(value)[self._which.get(name, self._every)]
+            index = self._which.get(name, self._every)
+            if isinstance(value, Pair) or name in _OPERANDS and isinstance(value, relax.Expr):
+                return self._pairs.split(value)[index]
+            if name in _OPERANDS and isinstance(value, int | float | complex):
+                return (complex(value).real, complex(value).imag)[index]
             return value
 
         value = super().__getitem__(name)

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import torch
+from torch._decomp import decomposition_table
 from torch.export._remove_effect_tokens_pass import _remove_effect_tokens  # torch.export.save has no other word for it
 from torch.export.graph_signature import InputKind
 
+from ._decompositions import DECOMPOSITIONS
 from ._fast_paths import FAST_PATHS
 from ._registry import COMPLEX, CONVERTERS, target_name
+
+# What torch can say in other operators, and does not by default. Of others it makes its own primitives.
+_KNOWN_TO_TORCH = frozenset(
+    {
+        "aten.addmv.default",
+        "aten.diagonal.default",
+        "aten.dist.default",
+        "aten.ldexp.Tensor",
+        "aten.narrow_copy.default",
+        "aten.permute_copy.default",
+        "aten.unbind_copy.int",
+        "aten.view_copy.default",
+    }
+)
 
 
 def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
@@ -17,7 +33,8 @@ def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
     for op in list(table):
         if (target_name(op) in CONVERTERS or target_name(op) in COMPLEX) and op not in foreign:
             table.pop(op)
-    table.update(FAST_PATHS)
+    table.update({**FAST_PATHS, **{op: made for op, made in DECOMPOSITIONS.items() if op not in table}})
+    table.update({op: function for op, function in decomposition_table.items() if target_name(op) in _KNOWN_TO_TORCH})
     program = program.run_decompositions(table)
     if any(spec.kind is InputKind.TOKEN for spec in program.graph_signature.input_specs):
         return _remove_effect_tokens(program)

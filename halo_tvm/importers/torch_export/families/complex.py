@@ -1,18 +1,15 @@
-"""Operators on complex numbers that mix the two parts, Fourier transforms among them; the others go part by part."""
+"""Operators on complex numbers: most do the same to both parts, arithmetic and views of memory do not."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 from tvm import relax, tirx
 
-from ...meaning.builder import Refused
-from ...meaning.fourier import transform
-from ...meaning.pointwise import Scalar, const_like, pointwise
-from .._call import Call, constant, fixed
+from .._call import Call, constant
 from .._complex import ComplexCall, Pair, PartCall, by_parts
 from .._registry import CONVERTERS, converter, target_name
+from .complex_functions import quotient, truth
+from .convolution import CONVOLUTIONS
+from .creation import FILLED
 
 _BY_PARTS = """
     view.default reshape.default _unsafe_view.default unsqueeze.default squeeze.default squeeze.dim squeeze.dims
@@ -22,6 +19,10 @@ _BY_PARTS = """
     tensor_split.sections cat.default concat.default stack.default flip.default roll.default
     unfold.default index.Tensor index_select.default gather.default where.self where.ScalarOther where.ScalarSelf
     tril.default triu.default
+    _unsafe_index.Tensor constant_pad_nd.default pad.default pixel_shuffle.default
+    slice_scatter.default select_scatter.default copy.default index_put.default _unsafe_index_put.default
+    scatter.src scatter.value scatter_add.default masked_scatter.default
+    reflection_pad1d.default reflection_pad2d.default replication_pad1d.default replication_pad2d.default
     clone.default alias.default contiguous.default detach.default lift_fresh_copy.default resolve_conj.default
     positive.default neg.default add.Tensor add.Scalar sub.Tensor sub.Scalar rsub.Tensor rsub.Scalar
     sum.default sum.dim_IntList mean.default mean.dim cumsum.default
@@ -29,10 +30,13 @@ _BY_PARTS = """
 converter(*_BY_PARTS, of_complex=True)(by_parts)
 
 
-@converter("constant_pad_nd.default", of_complex=True)
-def pad(c: Call) -> object:
-    c.refuse_unless(not c["value"], f"expected complex numbers padded with 0, found {c['value']}")
-    return by_parts(c)
+@converter(*FILLED, of_complex=True)
+def filled(c: Call) -> Pair:
+    """A real number fills the real part alone."""
+    zero = constant(0, ComplexCall(c).dtype)
+    real, imaginary = (CONVERTERS[target_name(c.node.target)](PartCall(c, every=i)) for i in (0, 1))
+    of_numbers = any(name in c.nodes for name in ("fill_value", "value", "s"))
+    return Pair.of(real, imaginary if of_numbers else c.broadcast(zero, c.shape))
 
 
 @converter("masked_fill.Scalar", "masked_fill.Tensor", of_complex=True)
@@ -55,6 +59,15 @@ def view_as_real(c: Call) -> relax.Expr:
     return ComplexCall(c).joined(c["self"])
 
 
+@converter("view.dtype", of_complex=True)
+def view_dtype(c: Call) -> relax.Expr | Pair:
+    """Numbers of twice as many elements, the parts in turn, or the other way."""
+    if c.out.dtype.is_complex:
+        c.refuse_unless(isinstance(c["self"], relax.Expr), "another precision of complex numbers")
+        return Pair(together=c.reshape(c["self"], [*c.shape, tirx.IntImm("int64", 2)]))
+    return c.reshape(ComplexCall(c).joined(c["self"]), c.shape)
+
+
 @converter("real.default", of_complex=True)
 def real(c: Call) -> relax.Expr:
     return ComplexCall(c).pair("self")[0]
@@ -74,8 +87,10 @@ def complex_(c: Call) -> Pair:
 @converter("_to_copy.default", "to.dtype", "to.dtype_layout", of_complex=True)
 def to_copy(c: Call) -> relax.Expr | Pair:
     """A real number has the imaginary part 0; of a complex one that becomes real it is dropped."""
-    parts, wanted = ComplexCall(c).pair("self"), c.out.dtype.is_complex
-    return Pair.of(parts[0], c.broadcast(parts[1], c.shape)) if wanted else parts[0]
+    real, imaginary = ComplexCall(c).pair("self")
+    if c.out.dtype.is_complex:
+        return Pair.of(real, c.broadcast(imaginary, c.shape))
+    return truth(c, "self") if c.dtype == "bool" else c.cast(real, c.dtype)
 
 
 @converter("_conj.default", "conj_physical.default", "_conj_physical.default", of_complex=True)
@@ -99,15 +114,48 @@ def multiply(c: Call) -> Pair:
     return _product(c)
 
 
-def _product(c: Call) -> Pair:
+def _product(c: Call, first: str = "self_", second: str | None = None, **without: None) -> Pair:
     """(a + ib) (c + id), of any product that is linear in both operands."""
     convert = CONVERTERS[target_name(c.node.target)]
-    other = next(name for name in ("other", "mat2", "vec", "tensor") if name in c.nodes)
+    other = second or next(name for name in ("other", "mat2", "vec", "vec2", "tensor") if name in c.nodes)
 
-    def part(first: int, second: int) -> relax.Expr:
-        return convert(PartCall(c, self_=first, **{other: second}))
+    def part(one: int, two: int) -> relax.Expr:
+        call = PartCall(c, **{first: one, other: two})
+        call.nodes = {**call.nodes, **without}
+        return convert(call)
 
     return Pair.of(c.emit(relax.op.subtract(part(0, 0), part(1, 1))), c.emit(relax.op.add(part(0, 1), part(1, 0))))
+
+
+@converter("linear.default", *CONVOLUTIONS, of_complex=True)
+def product_with_bias(c: Call) -> Pair:
+    product = _product(c, "input", "weight", bias=None)
+    if not c.has("bias"):
+        return product
+    behind = 0 if c.op == "linear" else c.rank("weight") - 2  # axes behind the channels
+    shape = [*c.shape_of("bias"), *[tirx.IntImm("int64", 1)] * behind]
+    biases = (c.reshape(part, shape) for part in ComplexCall(c).pair("bias"))
+    assert product.parts is not None, "a product has its parts"
+    return Pair.of(*(c.emit(relax.op.add(part, bias)) for part, bias in zip(product.parts, biases)))
+
+
+@converter("addmm.default", "baddbmm.default", of_complex=True)
+def product_and_sum(c: Call) -> Pair:
+    """beta * self + alpha * first @ second, for real numbers alpha and beta."""
+    alpha, beta = c["alpha"], c["beta"]
+    c.refuse_unless(not isinstance(alpha, complex) and not isinstance(beta, complex), "factors that are complex")
+    first, second = ("mat1", "mat2") if c.op == "addmm" else ("batch1", "batch2")
+    convert, pairs = CONVERTERS[target_name(c.node.target)], ComplexCall(c)
+
+    def part(one: int, two: int, **changed: object) -> relax.Expr:
+        call = PartCall(c, self_=0, **{first: one, second: two})
+        call.nodes = {**call.nodes, **changed}
+        return convert(call)
+
+    less = part(1, 1, alpha=-alpha, beta=0)
+    imaginary = c.emit(relax.op.add(part(0, 1, beta=0), part(1, 0, beta=0)))
+    real, added = part(0, 0), c.emit(relax.op.multiply(pairs.pair("self")[1], constant(beta, pairs.dtype)))
+    return Pair.of(c.emit(relax.op.add(real, less)), c.emit(relax.op.add(imaginary, added)))
 
 
 def _turns(c: Call, x: str, turn: str) -> bool:
@@ -147,16 +195,19 @@ def _turned(c: Call, pairs: ComplexCall, x: str, turn: str) -> Pair:
     return Pair(together=c.reshape(c.emit(relax.op.add(kept, moved)), [*shape, 2]))
 
 
-converter("mm.default", "bmm.default", "matmul.default", "mv.default", "dot.default", of_complex=True)(_product)
+_PRODUCTS = ("mm", "bmm", "matmul", "mv", "dot", "outer")
+converter(*(f"{name}.default" for name in _PRODUCTS), of_complex=True)(_product)
 
 
 @converter("einsum.default", of_complex=True)
 def einsum(c: Call) -> Pair:
-    operands = [ComplexCall(c).split(x) for x in c["tensors"]]
-    c.refuse_unless(len(operands) == 2, f"expected two complex operands, found {len(operands)}")
+    operands, equation = [ComplexCall(c).split(x) for x in c["tensors"]], str(c["equation"])
+    if len(operands) == 1:
+        return Pair.of(*(c.emit(relax.op.einsum((part,), equation)) for part in operands[0]))
+    c.refuse_unless(len(operands) == 2, f"expected at most two complex operands, found {len(operands)}")
 
     def product(first: int, second: int) -> relax.Expr:
-        return c.emit(relax.op.einsum((operands[0][first], operands[1][second]), str(c["equation"])))
+        return c.emit(relax.op.einsum((operands[0][first], operands[1][second]), equation))
 
     parts = [(relax.op.subtract, (0, 0), (1, 1)), (relax.op.add, (0, 1), (1, 0))]
     return Pair.of(*(c.emit(op(product(*a), product(*b))) for op, a, b in parts))
@@ -168,128 +219,14 @@ def divide(c: Call) -> Pair:
     if pairs.is_real("other"):
         convert = CONVERTERS[target_name(c.node.target)]
         return Pair.of(*(convert(PartCall(c, every=i, other=0)) for i in (0, 1)))
-    return _quotient(c, pairs.pair("self"), pairs.pair("other"))
+    return quotient(c, pairs.pair("self"), pairs.pair("other"))
 
 
-@converter("reciprocal.default", of_complex=True)
-def reciprocal(c: Call) -> Pair:
-    pairs = ComplexCall(c)
-    return _quotient(c, (constant(1, pairs.dtype), constant(0, pairs.dtype)), pairs.pair("self"))
-
-
-def _quotient(c: Call, x: Sequence[relax.Expr], y: Sequence[relax.Expr]) -> Pair:
-    """By Smith's method: the larger part of the divisor is divided by, so that no square overflows."""
-
-    def part(of_imaginary: bool) -> relax.Expr:
-        def value(a: Scalar, b: Scalar, p: Scalar, q: Scalar) -> Scalar:
-            by_real = tirx.abs(p) >= tirx.abs(q)
-            ratio = tirx.Select(by_real, q / p, p / q)
-            below = tirx.Select(by_real, p + q * ratio, q + p * ratio)
-            if of_imaginary:
-                return tirx.Select(by_real, b - a * ratio, b * ratio - a) / below
-            return tirx.Select(by_real, a + b * ratio, a * ratio + b) / below
-
-        return pointwise(c, value, *x, *y, name="quotient")
-
-    return Pair.of(part(False), part(True))
-
-
-@converter("pow.Tensor_Scalar", of_complex=True)
-def power(c: Call) -> Pair:
-    exponent = c["exponent"]
-    if not isinstance(exponent, int | float) or exponent != int(exponent) or not 1 <= exponent <= 8:
-        raise Refused(f"exponent {exponent} of complex numbers")
-    x, y = a, b = ComplexCall(c).pair("self")
-    op = relax.op
-    for _ in range(int(exponent) - 1):
-        real = c.emit(op.subtract(c.emit(op.multiply(x, a)), c.emit(op.multiply(y, b))))
-        y, x = c.emit(op.add(c.emit(op.multiply(x, b)), c.emit(op.multiply(y, a)))), real
-    return Pair.of(x, y)
-
-
-# Polar form.
-
-
-def _magnitude(x: Scalar, y: Scalar) -> Scalar:
-    """sqrt(x^2 + y^2) where the squares overflow or vanish, too."""
-    one, zero = const_like(1, x), const_like(0, x)
-    more, less = tirx.max(tirx.abs(x), tirx.abs(y)), tirx.min(tirx.abs(x), tirx.abs(y))
-    ratio = less / tirx.Select(more > zero, more, one)
-    return tirx.Select(tirx.isinf(more), more, more * tirx.sqrt(one + ratio * ratio))
-
-
-@converter("abs.default", of_complex=True)
-def absolute(c: Call) -> relax.Expr:
-    return pointwise(c, _magnitude, *ComplexCall(c).pair("self"))
-
-
-@converter("angle.default", of_complex=True)
-def angle(c: Call) -> relax.Expr:
-    return pointwise(c, lambda x, y: tirx.atan2(y, x), *ComplexCall(c).pair("self"))
-
-
-@converter("polar.default", of_complex=True)
-def polar(c: Call) -> Pair:
-    dtype = ComplexCall(c).dtype
-    return _from_polar(c, c.tensor("abs", dtype), c.tensor("angle", dtype))
-
-
-@converter("exp.default", of_complex=True)
-def exp(c: Call) -> Pair:
-    x, y = ComplexCall(c).pair("self")
-    return _from_polar(c, c.emit(relax.op.exp(x)), y)
-
-
-def _from_polar(c: Call, length: relax.Expr, angle: relax.Expr) -> Pair:
-    parts = (c.emit(relax.op.multiply(length, c.emit(f(angle)))) for f in (relax.op.cos, relax.op.sin))
-    return Pair.of(*parts)
-
-
-# Fourier transforms. torch scales a transform by nothing (0), by 1 / sqrt(n) (1) or by 1 / n (2).
-
-
-@converter("_fft_r2c.default", of_complex=True)
-def from_real(c: Call) -> Pair:
-    """Along the last of the axes the input is real; half of the result says all."""
-    *others, last = (int(d) % c.rank("self") for d in c["dim"])
-    one = c.reshape(c["self"], [*c.shape_of("self"), 1])
-    x = _along(c, one, last, c.shape_of("self")[last], False, bool(c["onesided"]))
-    for axis in others:
-        x = _along(c, x, axis, c.shape_of("self")[axis], False, False)
-    return Pair(together=_scaled(c, x, [*others, last], c.shape_of("self"), False))
-
-
-@converter("_fft_c2c.default", of_complex=True)
-def of_complex(c: Call) -> Pair:
-    axes, inverse = [int(d) % c.rank("self") for d in c["dim"]], not c["forward"]
-    x = ComplexCall(c).joined(c["self"])
-    for axis in axes:
-        x = _along(c, x, axis, c.shape[axis], inverse, False)
-    return Pair(together=_scaled(c, x, axes, c.shape, inverse))
-
-
-@converter("_fft_c2r.default", of_complex=True)
-def to_real(c: Call) -> relax.Expr:
-    *others, last = (int(d) % c.rank("self") for d in c["dim"])
-    x = ComplexCall(c).joined(c["self"])
-    for axis in others:
-        x = _along(c, x, axis, c.shape[axis], True, False)
-    x = _along(c, x, last, c.shape[last], True, True)
-    return c.reshape(_scaled(c, x, [*others, last], c.shape, True), c.shape)
-
-
-def _along(c: Call, x: relax.Expr, axis: int, length: object, inverse: bool, onesided: bool) -> relax.Expr:
-    rank = x.ty.ndim
-    order = [i for i in range(rank - 1) if i != axis] + [axis, rank - 1]
-    size = int(length) if isinstance(length, tirx.IntImm) else length
-    out = transform(c, c.permute(x, order), size, inverse, onesided)
-    return c.permute(out, [order.index(i) for i in range(rank)])
-
-
-def _scaled(c: Call, x: relax.Expr, axes: Sequence[int], shape: Sequence[object], inverse: bool) -> relax.Expr:
-    """`transform` divides by n where it goes back, and not where it goes forth: what is left to do."""
-    power = (0.0, 0.5, 1.0)[int(c["normalization"])] - float(inverse)
-    if power == 0:
-        return x
-    factor = math.prod(fixed(shape[axis], "the length of a scaled transform") for axis in axes) ** -power
-    return c.emit(relax.op.multiply(x, constant(factor, str(x.ty.dtype))))
+@converter("var.correction", "std.correction", "var.dim", "std.dim", of_complex=True)
+def variance(c: Call) -> relax.Expr:
+    """Of a complex number the variances of both parts add up."""
+    convert = CONVERTERS[target_name(c.node.target)]
+    parts = [convert(PartCall(c, every=i)) for i in (0, 1)]
+    if c.op == "var":
+        return c.emit(relax.op.add(*parts))
+    return c.emit(relax.op.sqrt(c.emit(relax.op.add(*(c.emit(relax.op.multiply(p, p)) for p in parts)))))

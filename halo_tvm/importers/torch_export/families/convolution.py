@@ -11,12 +11,14 @@ from .._batch import batched, unbatched
 from .._call import Call, each, fixed
 from .._registry import converter
 
-
-@converter(
+CONVOLUTIONS = (
     *(f"conv{n}d.{kind}" for n in (1, 2, 3) for kind in ("default", "padding")),
     *(f"conv_transpose{n}d.{kind}" for n, kind in ((1, "default"), (2, "input"), (3, "input"))),
     "convolution.default",
 )
+
+
+@converter(*CONVOLUTIONS)
 def convolve(c: Call) -> relax.Expr:
     x, weight = c.tensor("input"), c.tensor("weight")
     bias = c.tensor("bias") if c.has("bias") else None

@@ -62,7 +62,7 @@ _FILLS = {
 }
 
 
-@converter(
+FILLED = (
     *(f"{name}.default" for name in _FILLS),
     "empty.memory_format",
     "full.default",
@@ -72,6 +72,9 @@ _FILLS = {
     "fill.Tensor",
     "scalar_tensor.default",
 )
+
+
+@converter(*FILLED)
 def full(c: Call) -> relax.Expr:
     """`empty` is zeros here: what a program does with it must not depend on its elements."""
     name = c.node.target._schema.name.split("::")[1]

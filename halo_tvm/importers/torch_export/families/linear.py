@@ -40,7 +40,7 @@ def addmm(c: Call) -> relax.Expr:
         n = int(weight.ty.shape.values[1])
         return c.emit(OPERATORS["linear"].call(x, weight, bias, layout="kn", n=n))
     product = _times(c, c.emit(relax.op.matmul(x, weight)), c["alpha"])
-    return c.emit(relax.op.add(_times(c, bias, c["beta"]), product))
+    return product if c["beta"] == 0 else c.emit(relax.op.add(_times(c, bias, c["beta"]), product))
 
 
 @converter("baddbmm.default")
@@ -74,7 +74,8 @@ def einsum(c: Call) -> relax.Expr:
 def outer(c: Call) -> relax.Expr:
     one = tirx.IntImm("int64", 1)
     column = c.reshape(c.tensor("self", c.dtype), [c.shape[0], one])
-    return c.emit(relax.op.multiply(column, c.reshape(c.tensor("vec2", c.dtype), [one, c.shape[1]])))
+    product = relax.op.logical_and if c.dtype == "bool" else relax.op.multiply
+    return c.emit(product(column, c.reshape(c.tensor("vec2", c.dtype), [one, c.shape[1]])))
 
 
 @converter("transformers.grouped_mm_fallback.default", "_grouped_mm.default")

@@ -31,15 +31,35 @@ def _given(c: Call, *names: str) -> list[relax.Expr | None]:
 
 @converter("layer_norm.default")
 def layer(c: Call) -> relax.Expr:
-    axis = c.rank("input") - len(c["normalized_shape"])
-    return layer_norm(c, c.tensor("input"), axis, *_given(c, "weight", "bias"), float(c["eps"]))
+    return layer_norm(c, c.tensor("input"), _first_axis(c), *_given(c, "weight", "bias"), float(c["eps"]))
+
+
+@converter("native_layer_norm.default")
+def native_layer(c: Call) -> tuple[relax.Expr, ...]:
+    """As programs in core operators have it: (result, mean, 1 / deviation), of which the first is used."""
+    return _alone(c, layer_norm(c, c.tensor("input"), _first_axis(c), *_given(c, "weight", "bias"), float(c["eps"])))
+
+
+@converter("native_group_norm.default")
+def native_group(c: Call) -> tuple[relax.Expr, ...]:
+    vectors = _given(c, "weight", "bias")
+    return _alone(c, group_norm(c, c.tensor("input"), int(c["group"]), *vectors, float(c["eps"])))
+
+
+def _first_axis(c: Call) -> int:
+    return c.rank("input") - len(c["normalized_shape"])
+
+
+def _alone(c: Call, out: relax.Expr) -> tuple[relax.Expr, ...]:
+    used = any(user.args[1] for user in c.node.users)
+    c.refuse_unless(not used, "expected inference, found a use of the statistics saved for training")
+    return (out,)
 
 
 @converter("rms_norm.default")
 def rms(c: Call) -> relax.Expr:
-    axis = c.rank("input") - len(c["normalized_shape"])
     epsilon = float(c["eps"]) if c["eps"] is not None else _usual_eps(c.dtype)
-    return rms_norm(c, c.tensor("input"), axis, *_given(c, "weight"), epsilon)
+    return rms_norm(c, c.tensor("input"), _first_axis(c), *_given(c, "weight"), epsilon)
 
 
 @converter("group_norm.default")
@@ -63,11 +83,7 @@ def batch(c: Call) -> object:
         c.refuse_unless(mean is None, "expected inference, found a batch norm that moves its statistics: call .eval()")
         mean, variance = batch_statistics(c, x)
     out = batch_norm(c, x, weight, bias, mean, variance, float(c["eps"]))
-    if "native" not in c.op:
-        return out
-    used = any(user.args[1] for user in c.node.users)
-    c.refuse_unless(not used, "expected inference, found a use of the statistics saved for training")
-    return (out,)
+    return _alone(c, out) if "native" in c.op else out
 
 
 @converter("softmax.int", "_softmax.default", "special_softmax.int")

@@ -1,0 +1,137 @@
+"""Operators in words of others, where torch has no such words of its own or makes them of its primitives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+_aten = torch.ops.aten
+
+
+def _hypot(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """sqrt(x^2 + y^2) where the squares overflow or vanish, too; infinite beside NaN as well."""
+    x, y = x.abs(), y.abs()
+    more, less = torch.maximum(x, y), torch.minimum(x, y)
+    ratio = less / torch.where(more > 0, more, 1)
+    return torch.where(x.isinf() | y.isinf(), math.inf, more * torch.sqrt(1 + ratio * ratio))
+
+
+def _fmax(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return _without_nan(x, y, torch.maximum(x, y))
+
+
+def _fmin(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return _without_nan(x, y, torch.minimum(x, y))
+
+
+def _without_nan(x: torch.Tensor, y: torch.Tensor, both: torch.Tensor) -> torch.Tensor:
+    """`both`, but of a number and NaN the number."""
+    return torch.where(x.isnan(), y, torch.where(y.isnan(), x, both)) if both.is_floating_point() else both
+
+
+def _copysign(x: torch.Tensor, y: torch.Tensor | float) -> torch.Tensor:
+    x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
+    size = x.abs()
+    if not isinstance(y, torch.Tensor):
+        return -size if math.copysign(1, y) < 0 else size + 0
+    return torch.where(y.signbit(), -size, size)
+
+
+def _ndtri(x: torch.Tensor) -> torch.Tensor:
+    """The quantile of a normal distribution."""
+    return torch.erfinv(2 * x - 1) * math.sqrt(2)
+
+
+def _variance_and_mean(
+    x: torch.Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    axes = list(range(x.dim())) if not dim else dim
+    return torch.var(x, axes, correction=1 if correction is None else correction, keepdim=keepdim), x.mean(
+        axes, keepdim=keepdim
+    )
+
+
+def _sum_of_products(
+    total: torch.Tensor, x: torch.Tensor, y: torch.Tensor, *, beta: float = 1, alpha: float = 1
+) -> torch.Tensor:
+    """Factors of integers are integers."""
+    if not x.is_floating_point():
+        alpha, beta = int(alpha), int(beta)
+    product = torch.bmm(x, y).sum(0)
+    product = product if alpha == 1 else product * alpha
+    return product if beta == 0 else (total if beta == 1 else total * beta) + product
+
+
+def _distances(x: torch.Tensor, y: torch.Tensor, p: float, _mode: int | None) -> torch.Tensor:
+    """[.., m, k] and [.., n, k] -> [.., m, n]."""
+    return torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), p, -1)
+
+
+def _distances_within(x: torch.Tensor, p: float = 2.0) -> torch.Tensor:
+    """[n, k] -> [n (n - 1) / 2]: of each row to all behind it."""
+    rows, columns = torch.triu_indices(len(x), len(x), 1).unbind()
+    return torch.linalg.vector_norm(x[rows] - x[columns], p, -1)
+
+
+# Order statistics.
+
+
+def _median(x: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """The lower one of two in the middle; NaN where there is one."""
+    if x.dim() == 0:
+        return x.clone(), torch.zeros((), dtype=torch.int64)
+    values, places = torch.sort(x, dim=dim, stable=True)
+    found, end = ([t.select(dim, at) for t in (values, places)] for at in ((x.shape[dim] - 1) // 2, -1))
+    if x.is_floating_point():  # NaN comes last
+        found = [torch.where(end[0].isnan(), e, m) for e, m in zip(end, found)]
+    return _kept(found, dim, keepdim)
+
+
+def _median_of_all(x: torch.Tensor) -> torch.Tensor:
+    return _median(x.flatten(), 0)[0]
+
+
+def _median_of_numbers(x: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of what is no NaN; NaN of nothing else."""
+    if x.dim() == 0 or not x.is_floating_point():
+        return _median(x, dim, keepdim)
+    values, places = torch.sort(x, dim=dim, stable=True)
+    count = x.isnan().logical_not().sum(dim, keepdim=True)
+    middle = ((count - 1) // 2).clamp(min=0)
+    return _kept([t.gather(dim, middle).squeeze(dim) for t in (values, places)], dim, keepdim)
+
+
+def _median_of_all_numbers(x: torch.Tensor) -> torch.Tensor:
+    return _median_of_numbers(x.flatten(), 0)[0]
+
+
+def _smallest(x: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    if x.dim() == 0:
+        return x.clone(), torch.zeros((), dtype=torch.int64)
+    return _kept([t.select(dim, k - 1) for t in torch.sort(x, dim=dim, stable=True)], dim, keepdim)
+
+
+def _kept(found: list[torch.Tensor], dim: int, keepdim: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    values, places = (t.unsqueeze(dim) if keepdim else t for t in found)
+    return values, places
+
+
+DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable[..., object]] = {
+    _aten.hypot.default: _hypot,
+    _aten.fmax.default: _fmax,
+    _aten.fmin.default: _fmin,
+    _aten.copysign.Tensor: _copysign,
+    _aten.copysign.Scalar: _copysign,
+    _aten.special_ndtri.default: _ndtri,
+    _aten.var_mean.correction: _variance_and_mean,
+    _aten.addbmm.default: _sum_of_products,
+    _aten._cdist_forward.default: _distances,
+    _aten._pdist_forward.default: _distances_within,
+    _aten.median.dim: _median,
+    _aten.median.default: _median_of_all,
+    _aten.nanmedian.dim: _median_of_numbers,
+    _aten.nanmedian.default: _median_of_all_numbers,
+    _aten.kthvalue.default: _smallest,
+}
