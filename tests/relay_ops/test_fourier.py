@@ -7,11 +7,14 @@ import dataclasses
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from executables import executable_of
-from tvm import relax
+from tvm import relax, tirx
 
 from halo_tvm.passes.schedule import schedule_functions
 from halo_tvm.relay_ops import OPERATORS
+from halo_tvm.relay_ops.fourier import _Constants
+from halo_tvm.relay_ops.parts.fourier_products import by_products
 from halo_tvm.relay_ops.parts.fourier_transform import Transform
 from halo_tvm.targets import resolve
 
@@ -55,3 +58,28 @@ def test_what_it_does_not_take(shape: tuple[int, ...], transform: Transform, sen
     table = relax.Var("table", relax.TensorType((transform.table_size,), "float32"))
     with pytest.raises(ValueError, match=sentence):
         FOURIER.infer_type(FOURIER.call(x, table, **transform.attributes))
+
+
+def test_no_kernel_reads_beyond_its_tensors() -> None:
+    """In whatever a `Select` does not choose, either: it is read all the same."""
+    t = Transform(length=512, given=512, used=512, parts=2, outputs=512, results=2, inverse=False)
+    bb, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((3, 578, 2), "float32"))
+    with bb.function("main", [x]):
+        with bb.dataflow():
+            out = bb.emit_output(by_products(_Constants(bb), x, t))
+        bb.emit_func_output(out)
+    mod, _ = schedule_functions(relax.transform.LegalizeOps()(bb.get()), resolve("cpu"))
+    seen = 0
+    for gvar, func in mod.functions_items():
+        if not gvar.name_hint.startswith("dft"):
+            continue
+        loops, found = [], []
+        tvm_ffi.structural_walk(func.body, ((tirx.For, loops.append), (tvm.ir.TensorLoad, found.append)))
+        analyzer = tvm.sym.Analyzer()
+        for loop in loops:
+            analyzer.bind(loop.loop_var, tvm.ir.Range(loop.min, loop.min + loop.extent))
+        for load in found:
+            for index, size in zip(load.indices, load.source.shape):
+                seen += 1
+                assert analyzer.const_int_bound(index).max_value < int(size), f"{gvar.name_hint}: {load}"
+    assert seen > 10

@@ -99,7 +99,9 @@ def _in_steps(e: Emitter, x: relax.Expr, split: tuple[int, int], t: Transform) -
     turns = e.table((2, height, width), partial(_turns, height, width, t.inverse), f"dft_turns_{name}")
     rows = e.te(_rows, x, height, width, t.used, t.results == 1, name="dft_rows")
     product = e.emit(relax.op.matmul(rows, waves("rows", height, height, t.parts, 2, 1.0)))
+    *lead, _, _ = product.ty.shape.values
     turned = e.te(_turned, product, turns, height, width, name="dft_turn")
+    turned = e.emit(relax.op.reshape(turned, [*lead, height, 2 * width]))
     product = e.emit(relax.op.matmul(turned, waves("columns", width, columns, 2, t.results, share)))
     real = t.length if t.parts == 1 and t.results == 2 else 0
     return e.te(_in_order, product, height, columns, t.outputs, t.results, real, name="dft_order")
@@ -141,15 +143,19 @@ def _rows(x: te.Tensor, height: int, width: int, used: int, mirrored: bool) -> t
 
 
 def _turned(x: te.Tensor, turn: te.Tensor, height: int, width: int) -> te.Tensor:
-    """[*lead, n2, 2 * k1] -> [*lead, k1, 2 * n2], each number turned by its angle."""
+    """[*lead, n2, 2 * k1] -> [*lead, k1, 2, n2], each number turned by its angle.
+
+    Parts are an axis of their own: TVM simplifies what a Select gives as if its condition held, and where one axis
+    were both, places of one part would be beyond the end of the tensor for the other, which is read as well.
+    """
 
     def at(*i: tirx.Var) -> ir.Expr:
-        row, column, part = i[-2], tirx.floormod(i[-1], width), tirx.floordiv(i[-1], width)
-        real, imaginary = x[(*i[:-2], column, row)], x[(*i[:-2], column, height + row)]
+        row, part, column = i[-3:]
+        real, imaginary = x[(*i[:-3], column, row)], x[(*i[:-3], column, height + row)]
         cos, sin = turn[0, row, column], turn[1, row, column]
         return tirx.Select(part.equal(0), real * cos - imaginary * sin, real * sin + imaginary * cos)
 
-    return te.compute([*x.shape[:-2], height, 2 * width], at, name="turn")
+    return te.compute([*x.shape[:-2], height, 2, width], at, name="turn")
 
 
 def _in_order(x: te.Tensor, height: int, columns: int, outputs: int, results: int, real: int) -> te.Tensor:
