@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from halo_tvm.errors import InputError, UnsupportedModel
 from halo_tvm.importers import import_model
-from halo_tvm.importers.torch_export import import_module
+from halo_tvm.importers.torch_export import import_module, import_program
 from halo_tvm.in_process import compile_in_process
 from halo_tvm.passes.graph_pass import count_calls
 from halo_tvm.passes.lift import apply_lift
@@ -445,6 +445,16 @@ def test_state_is_refused() -> None:
 def test_training_mode_is_refused() -> None:
     with pytest.raises(UnsupportedModel, match=r"call \.eval\(\)"):
         import_module(torch.nn.Dropout(0.5), (normal(4),))
+
+
+def test_programs_in_core_operators() -> None:
+    """As `run_decompositions` leaves them, in files for other runtimes: norms keep their statistics there."""
+    layers = (torch.nn.Conv1d(4, 6, 3), torch.nn.GroupNorm(2, 6), torch.nn.GELU(), torch.nn.LayerNorm(8))
+    net, x = torch.nn.Sequential(*layers).eval(), normal(2, 4, 10)
+    model = import_program(torch.export.export(net, (x,)).run_decompositions(), name="core")
+    assert operators(model)["layer_norm"] == 1
+    found = list(compile_in_process(model, threads=1)(x.numpy()).values())[0]
+    np.testing.assert_allclose(found, net(x).detach().numpy(), atol=1e-5)
 
 
 def test_slices_rolls_and_writes_compare_with_the_size() -> None:

@@ -1,4 +1,4 @@
-"""Parts of tensors, and tensors of repeated or padded parts: Slice, Split, Pad, Tile, Trilu, CenterCropPad, EyeLike."""
+"""Parts of tensors, and tensors of repeated parts: Slice, Split, Tile, Trilu, CenterCropPad, EyeLike."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from tvm import relax, te, tirx
 
 from ..meaning.builder import expr_shape
 from ..meaning.constant import Constant, dtype_name
-from ..meaning.sizes import Dim, plain, prim
-from ..meaning.wrapping import around
+from ..meaning.sizes import Dim, prim
 from ._node import Node
 from ._registry import converter
 from ._values import Symbolic
@@ -28,7 +27,7 @@ def slice_(node: Node) -> relax.Expr:
     node.refuse_unless(old or node.rank(1) == 1, "expected starts of one axis, as ONNX asks for")
     count = len(node.attr("starts")) if old else node.shape(1)[0]
     node.refuse_unless(isinstance(count, int), "expected a known number of starts")
-    axes = [_axis(node, a, rank) for a in (range(count) if axes is None else axes)]
+    axes = [axis_of(node, a, rank) for a in (range(count) if axes is None else axes)]
     known = old or all(not node.has(i) or isinstance(node.inputs[i], Constant | Symbolic) for i in (1, 2, 4))
     if not known:
         return _slice_at_run_time(node, axes)
@@ -64,7 +63,7 @@ def sliced(
             [prim(steps[i]) for i in kept],
             assume_inbound=True,
         )
-        return _of_shape(node, node.emit(out), _replaced(shape, axes, lengths))
+        return _of_shape(node, node.emit(out), replaced(shape, axes, lengths))
 
     def compute(data: te.Tensor, sizes: list, first: list) -> te.Tensor:
         def element(*index):
@@ -75,7 +74,7 @@ def sliced(
 
         return te.compute(sizes, element, name="slice")
 
-    return node.te(compute, x, _replaced(shape, axes, lengths), begins)
+    return node.te(compute, x, replaced(shape, axes, lengths), begins)
 
 
 def bounds(node: Node, size: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim, Dim]:
@@ -122,7 +121,7 @@ def _clamped(node: Node, value: Dim, low: int, high: Dim) -> Dim:
     return value
 
 
-def _replaced(shape: Sequence[Dim], axes: Sequence[int], lengths: Sequence[Dim]) -> list[Dim]:
+def replaced(shape: Sequence[Dim], axes: Sequence[int], lengths: Sequence[Dim]) -> list[Dim]:
     out = list(shape)
     for axis, length in zip(axes, lengths):
         out[axis] = length
@@ -136,7 +135,7 @@ def _of_shape(node: Node, x: relax.Expr, shape: Sequence[Dim]) -> relax.Expr:
     return node.declared(x, shape)
 
 
-def _axis(node: Node, axis: int, rank: int) -> int:
+def axis_of(node: Node, axis: int, rank: int) -> int:
     node.refuse_unless(-rank <= axis < rank, f"expected an axis from {-rank} to {rank - 1}, found {axis}")
     return axis + rank if axis < 0 else axis
 
@@ -190,14 +189,14 @@ def _slice_at_run_time(node: Node, axes: list[int]) -> relax.Expr:
 
         return te.compute(sizes, element, name="slice")
 
-    return node.te(compute, x, table, _replaced(shape, axes, lengths))
+    return node.te(compute, x, table, replaced(shape, axes, lengths))
 
 
 @converter("Split")
 def split(node: Node) -> tuple[relax.Expr, ...]:
     """Parts of given sizes; of equal ones, the last smaller, where none are given."""
     x, rank = node.x(0), node.rank(0)
-    axis = _axis(node, int(node.attr("axis", 0)), rank)
+    axis = axis_of(node, int(node.attr("axis", 0)), rank)
     size = node.shape(0)[axis]
     count = len(node.outputs)
     if node.has(1):
@@ -221,108 +220,14 @@ def split(node: Node) -> tuple[relax.Expr, ...]:
         known = isinstance(total, int) and isinstance(size, int)
         node.refuse_unless(not known, f"expected sizes that sum to {size}, found {total}")
         # a run where they do not is refused, so that no part reads outside the tensor
-        x = node.declared(x, _replaced(node.shape(0), [axis], [total]))
+        x = node.declared(x, replaced(node.shape(0), [axis], [total]))
     out = []
     for start, part in zip(starts, parts):
         end = node.sizes.simplify(prim(start) + part)
         piece = relax.op.strided_slice(x, [axis], [prim(start)], [prim(end)], [prim(1)], assume_inbound=True)
-        shape = _replaced(expr_shape(x), [axis], [part])
+        shape = replaced(expr_shape(x), [axis], [part])
         out.append(_of_shape(node, node.emit(piece), shape))
     return tuple(out)
-
-
-@converter("Pad")
-def pad(node: Node) -> relax.Expr:
-    """Modes constant, edge, reflect, wrap; a negative pad removes elements."""
-    rank = node.rank(0)
-    mode = node.attr("mode", "constant")
-    node.refuse_unless(mode in ("constant", "edge", "reflect", "wrap"), f"mode {mode} is not known")
-    old = node.opset < 11
-    axes = node.ints(3) if not old and node.has(3) else list(range(rank))
-    axes = [_axis(node, a, rank) for a in axes]
-    count = len(axes)
-    shape, x = node.shape(0), node.x(0)
-    fill = _fill(node, old)
-    if not old and not isinstance(node.inputs[1], Constant | Symbolic):
-        before, lengths = _pads_at_run_time(node, [shape[a] for a in axes])
-    else:
-        pads = list(node.attr("pads", None) or node.attr("paddings")) if old else node.dims(1)
-        node.refuse_unless(len(pads) == 2 * count, f"expected {2 * count} pads, found {len(pads)}")
-        numbers = all(isinstance(p, int) and p >= 0 for p in pads)
-        if mode == "constant" and numbers and isinstance(fill, float | int) and node.dtype(0) == "float32":
-            widths = [0] * (2 * rank)
-            for position, axis in enumerate(axes):
-                widths[2 * axis], widths[2 * axis + 1] = pads[position], pads[position + count]
-            return relax.op.nn.pad(x, widths, "constant", float(fill)) if any(widths) else x
-        before = pads[:count]
-        lengths = [node.sizes.simplify(prim(shape[a]) + b + e) for a, b, e in zip(axes, before, pads[count:])]
-        lengths = [n if node.sizes.decided(prim(n) >= 0) is True else node.sizes.maximum(n, 0) for n in lengths]
-    fills = [fill] if isinstance(fill, relax.Expr) else []
-
-    def compute(data: te.Tensor, out: list, first: object, *value: te.Tensor) -> te.Tensor:
-        def element(*index):
-            place, inside = list(index), []
-            for position, axis in enumerate(axes):
-                at, size = index[axis] - first[position], data.shape[axis]
-                inside += [at >= 0, at < size]
-                if mode == "wrap" and _is_wrapped_once(first[position], out[axis], size):
-                    place[axis] = around(at, size)
-                else:
-                    place[axis] = at if mode == "constant" else _reflected(mode, at, size)
-            if mode != "constant":
-                return data(*place)
-            other = value[0](*[0] * len(value[0].shape)) if value else tirx.const(fill, data.dtype)
-            return tirx.if_then_else(tirx.all(*inside), data(*place), other)
-
-        return te.compute(out, element, name="pad")
-
-    return node.te(compute, x, _replaced(shape, axes, lengths), before, *fills)
-
-
-def _fill(node: Node, old: bool) -> float | int | bool | relax.Expr:
-    if old:
-        return float(node.attr("value", 0.0))
-    if not node.has(2):
-        return 0
-    return node.scalar(2) if node.is_known(2) else node.x(2)
-
-
-def _pads_at_run_time(node: Node, shape: list[Dim]) -> tuple[relax.Expr, list[Dim]]:
-    count = len(shape)
-    pads = node.x(1)
-
-    def total(pads: te.Tensor, sizes: list) -> te.Tensor:
-        def element(i):
-            out = tirx.const(0, "int64")
-            for position, size in enumerate(sizes):
-                both = pads[position].astype("int64") + pads[position + count].astype("int64")
-                out = tirx.Select(i == position, tirx.max(prim(size).astype("int64") + both, 0), out)
-            return out
-
-        return te.compute((count,), element, name="sizes")
-
-    lengths = node.sizes_from(node.te(total, pads, shape, name="onnx_pad_sizes"), count)
-    return pads, lengths
-
-
-def _is_wrapped_once(before: object, out: object, size: object) -> bool:
-    """Whether no pad is longer than the axis."""
-    numbers = [plain(n) for n in (before, out, size)]
-    if not all(isinstance(n, int) for n in numbers):
-        return False
-    before, out, size = numbers
-    return max(before, out - size - before) <= size
-
-
-def _reflected(mode: str, at: object, size: object) -> object:
-    """A position outside an axis, by the position inside that stands for it."""
-    if mode == "edge":
-        return tirx.max(tirx.min(at, size - 1), 0)
-    if mode == "wrap":
-        return tirx.floormod(at, size)
-    period = tirx.max(2 * (prim(size) - 1), 1)
-    turned = tirx.floormod(at, period)
-    return tirx.min(turned, tirx.max(period - turned, 0)) if not isinstance(size, int) or size > 1 else turned * 0
 
 
 @converter("Tile")
@@ -376,7 +281,7 @@ def _triangle(upper: bool, diagonal: Callable) -> Callable:
 def center_crop_pad(node: Node) -> relax.Expr:
     """Axes longer than wanted lose elements at both ends, shorter ones gain zeros."""
     shape, x = node.shape(0), node.x(0)
-    axes = [_axis(node, a, len(shape)) for a in node.attr("axes", list(range(len(shape))))]
+    axes = [axis_of(node, a, len(shape)) for a in node.attr("axes", list(range(len(shape))))]
     wanted = node.runtime_dims(1)
     node.refuse_unless(len(wanted) == len(axes), f"expected {len(axes)} sizes, found {len(wanted)}")
 
@@ -393,7 +298,7 @@ def center_crop_pad(node: Node) -> relax.Expr:
 
         return te.compute(out, element, name="center")
 
-    return node.te(compute, x, _replaced(shape, axes, wanted))
+    return node.te(compute, x, replaced(shape, axes, wanted))
 
 
 @converter("EyeLike")
