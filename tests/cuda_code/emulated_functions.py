@@ -67,7 +67,7 @@ def module_of(name: str, index: int) -> tvm.IRModule:
     with bb.function("main", params):
         with bb.dataflow():
             out = bb.emit(operator.call(*params, **case["attrs"]))
-            if operator.semantic:
+            if operator.semantic or operator.in_vectors:
                 out = bb.emit(operator.expand(bb, bb.lookup_binding(out)))
             out = bb.emit_output(out)
         bb.emit_func_output(out)
