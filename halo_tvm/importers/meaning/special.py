@@ -6,6 +6,7 @@ import math
 
 from tvm import tirx
 
+from ...extremes import maximum, minimum
 from .pointwise import Scalar, const, const_like
 from .scalar import log1p
 
@@ -38,6 +39,16 @@ def cbrt(x: Scalar) -> Scalar:
     plain = tirx.any(size == const_like(0, x), size == const_like(math.inf, x), tirx.isnan(x))
     out = tirx.Select(plain, size, better)
     return tirx.Select(x < const_like(0, x), -out, tirx.Select(plain, x, out))
+
+
+def hypot(x: Scalar, y: Scalar) -> Scalar:
+    """sqrt(x^2 + y^2) where the squares overflow or vanish, too; infinite beside NaN as well."""
+    one, zero, infinite = const_like(1, x), const_like(0, x), const_like(math.inf, x)
+    x, y = tirx.abs(x), tirx.abs(y)
+    more, less = maximum(x, y), minimum(x, y)
+    ratio = less / tirx.Select(more > zero, more, one)
+    some = tirx.any(x.equal(infinite), y.equal(infinite))
+    return tirx.Select(some, infinite, more * tirx.sqrt(one + ratio * ratio))
 
 
 def erf_inv(x: Scalar) -> Scalar:

@@ -19,24 +19,12 @@ from ._call import Call, Number, constant, dtype_name
 from ._registry import CONVERTERS, target_name
 
 COMPONENTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-# arguments that a real tensor, or a number, may stand for
-_OPERANDS = (
-    *(
-        "self",
-        "other",
-        "tensors",
-        "mat2",
-        "vec",
-        "vec2",
-        "tensor",
-        "src",
-        "source",
-        "values",
-        "value",
-        "fill_value",
-        "s",
-    ),
-    *("input", "weight", "bias", "mat1", "batch1", "batch2"),
+# Arguments that a real tensor, or a number, may stand for.
+_OPERANDS = frozenset(
+    """
+    self other tensor tensors vec vec2 mat1 mat2 batch1 batch2 input weight bias
+    src source value values fill_value s
+    """.split()
 )
 
 

@@ -33,7 +33,7 @@ def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
     for op in list(table):
         if (target_name(op) in CONVERTERS or target_name(op) in COMPLEX) and op not in foreign:
             table.pop(op)
-    table.update({**FAST_PATHS, **{op: made for op, made in DECOMPOSITIONS.items() if op not in table}})
+    table.update({**FAST_PATHS, **DECOMPOSITIONS})
     table.update({op: function for op, function in decomposition_table.items() if target_name(op) in _KNOWN_TO_TORCH})
     program = program.run_decompositions(table)
     if any(spec.kind is InputKind.TOKEN for spec in program.graph_signature.input_specs):

@@ -10,14 +10,6 @@ import torch
 _aten = torch.ops.aten
 
 
-def _hypot(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """sqrt(x^2 + y^2) where the squares overflow or vanish, too; infinite beside NaN as well."""
-    x, y = x.abs(), y.abs()
-    more, less = torch.maximum(x, y), torch.minimum(x, y)
-    ratio = less / torch.where(more > 0, more, 1)
-    return torch.where(x.isinf() | y.isinf(), math.inf, more * torch.sqrt(1 + ratio * ratio))
-
-
 def _fmax(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return _without_nan(x, y, torch.maximum(x, y))
 
@@ -119,7 +111,6 @@ def _kept(found: list[torch.Tensor], dim: int, keepdim: bool) -> tuple[torch.Ten
 
 
 DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable[..., object]] = {
-    _aten.hypot.default: _hypot,
     _aten.fmax.default: _fmax,
     _aten.fmin.default: _fmin,
     _aten.copysign.Tensor: _copysign,

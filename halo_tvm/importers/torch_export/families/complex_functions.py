@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tvm import relax, tirx
 
-from ...meaning import scalar
+from ...meaning import scalar, special
 from ...meaning.pointwise import Scalar, const_like, pointwise
 from .._call import Call, constant
 from .._complex import ComplexCall, Pair, PartCall
@@ -16,21 +16,13 @@ from .._registry import CONVERTERS, converter, target_name
 Parts = tuple[relax.Expr, relax.Expr]
 
 
-def _magnitude(x: Scalar, y: Scalar) -> Scalar:
-    """sqrt(x^2 + y^2) where the squares overflow or vanish, too."""
-    one, zero = const_like(1, x), const_like(0, x)
-    more, less = tirx.max(tirx.abs(x), tirx.abs(y)), tirx.min(tirx.abs(x), tirx.abs(y))
-    ratio = less / tirx.Select(more > zero, more, one)
-    return tirx.Select(tirx.isinf(more), more, more * tirx.sqrt(one + ratio * ratio))
-
-
 def _angle(x: Scalar, y: Scalar) -> Scalar:
     return tirx.atan2(y, x)
 
 
 @converter("abs.default", of_complex=True)
 def absolute(c: Call) -> relax.Expr:
-    return pointwise(c, _magnitude, *ComplexCall(c).pair("self"), name="abs")
+    return pointwise(c, special.hypot, *ComplexCall(c).pair("self"), name="abs")
 
 
 @converter("angle.default", of_complex=True)
@@ -43,7 +35,7 @@ class _OfMagnitudes(PartCall):
 
     def __getitem__(self, name: str) -> object:
         if name == "self":
-            return pointwise(self, _magnitude, *self._pairs.pair("self"), name="abs")
+            return pointwise(self, special.hypot, *self._pairs.pair("self"), name="abs")
         return super().__getitem__(name)
 
 
@@ -70,7 +62,7 @@ def sgn(c: Call) -> Pair:
 
     def part(of_imaginary: bool) -> relax.Expr:
         def value(x: Scalar, y: Scalar) -> Scalar:
-            length, zero = _magnitude(x, y), const_like(0, x)
+            length, zero = special.hypot(x, y), const_like(0, x)
             own = y if of_imaginary else x
             return tirx.Select(
                 length.equal(zero), zero, own / tirx.Select(length.equal(zero), const_like(1, x), length)
@@ -104,7 +96,7 @@ def _scaled(c: Call, z: Parts, factor: float) -> Parts:
 
 
 def _log(c: Call, z: Parts) -> Parts:
-    length = pointwise(c, _magnitude, *z, name="abs")
+    length = pointwise(c, special.hypot, *z, name="abs")
     return c.emit(relax.op.log(length)), pointwise(c, _angle, *z, name="angle")
 
 
@@ -156,7 +148,7 @@ def _sqrt(c: Call, z: Parts) -> Parts:
     def part(of_imaginary: bool) -> relax.Expr:
         def value(x: Scalar, y: Scalar) -> Scalar:
             zero, half = const_like(0, x), const_like(0.5, x)
-            more = tirx.sqrt((_magnitude(x, y) + tirx.abs(x)) * half)
+            more = tirx.sqrt((special.hypot(x, y) + tirx.abs(x)) * half)
             less = half * tirx.abs(y) / tirx.Select(more > zero, more, const_like(1, x))
             if of_imaginary:
                 length = tirx.Select(x >= zero, less, more)

@@ -55,6 +55,11 @@ def sign_bit(c: Call) -> relax.Expr:
     return pointwise(c, lambda v: tirx.reinterpret(bits, v) < tirx.const(0, bits), x, name="signbit")
 
 
+@converter("hypot.default")
+def hypot(c: Call) -> relax.Expr:
+    return pointwise(c, in_float32(special.hypot), c.tensor("self", c.dtype), c.tensor("other", c.dtype))
+
+
 @converter("nextafter.default")
 def next_after(c: Call) -> relax.Expr:
     c.refuse_unless(c.dtype == "float32", f"elements of {c.dtype}")
