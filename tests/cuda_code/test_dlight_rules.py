@@ -16,7 +16,16 @@ from halo_tvm.tir_schedules import RULES
 # The table of docs/cuda.md: operators of which at least one case has a function that the rule takes. quantisation_grid
 # is not among them: the blocks behind its two sums have another number of axes than they.
 TAKEN = {
-    "dlight_matmul": {"convolution", "convolution_integer", "ffn", "linear", "linear_integer", "linear_w8a8", "matmul"},
+    "dlight_matmul": {
+        "convolution",
+        "convolution_integer",
+        "ffn",
+        "fourier",
+        "linear",
+        "linear_integer",
+        "linear_w8a8",
+        "matmul",
+    },
     "dlight_general_reduction": {
         "convolution",
         "convolution_integer",
@@ -31,7 +40,7 @@ TAKEN = {
         "pooling",
         "rms_norm",
     },
-    "dlight_reduction": {"pooling", "rms_norm"},
+    "dlight_reduction": {"fourier", "pooling", "rms_norm"},
 }
 
 
