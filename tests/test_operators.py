@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import tvm
 from executables import executable_of
+from guarded import guarded
 from tolerances import assert_close
 from tvm import relax
 
 from halo_tvm.passes.schedule import schedule_functions
 from halo_tvm.relay_ops import OPERATORS
+from halo_tvm.runtime.tensors import to_tensor
 from halo_tvm.targets import TARGETS, Target, resolve
 
 CASES = [(name, i) for name, op in sorted(OPERATORS.items()) for i in range(len(op.cases()))]
@@ -31,7 +33,7 @@ def as_float64(x: np.ndarray) -> np.ndarray:
 def compiled(name: str, case: dict[str, object], symbolic: bool, target: Target) -> np.ndarray | list[np.ndarray]:
     """The case through legalisation, schedule and code generation, a list for several results.
 
-    `symbolic` makes the first dimension a variable.
+    No argument may be read outside of where it is. `symbolic` makes the first dimension a variable.
     """
     arrays = arguments(case)
     rows = tvm.tirx.Var("rows", "int64")
@@ -55,7 +57,9 @@ def compiled(name: str, case: dict[str, object], symbolic: bool, target: Target)
     mod = relax.transform.LegalizeOps()(mod)
     mod, _ = schedule_functions(mod, target)
     executable = executable_of(mod, target, plan_memory=False)
-    result = relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, arrays))
+    main = relax.VirtualMachine(executable, tvm.cpu())["main"]
+    for at_end in (True, False):
+        result = main(*(to_tensor(guarded(a, at_end)) for a in arrays))
     return result.numpy() if isinstance(result, tvm.runtime.Tensor) else [part.numpy() for part in result]
 
 

@@ -295,6 +295,15 @@ def clamped(index: ir.Expr, n: ir.Expr | int) -> ir.Expr:
     return tirx.max(tirx.min(index, last), tirx.const(0, "int64"))
 
 
+def chosen(condition: ir.Expr, value: ir.Expr, other: ir.Expr) -> ir.Expr:
+    """`value` where `condition` holds, else `other`; vectors read both, each at the places that it says.
+
+    TVM simplifies what a `Select` gives as if its condition held: places of loads lose what keeps them within their
+    tensors, `clamped` and the like. It does not look through the conversion here.
+    """
+    return tirx.Select(tirx.Cast("int32", condition) > tirx.const(0, "int32"), value, other)
+
+
 def f32(value: te.Tensor) -> te.Tensor:
     """`value` as float32, the precision every operator accumulates in."""
     return value if value.dtype == "float32" else value.astype("float32")

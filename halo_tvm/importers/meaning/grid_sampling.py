@@ -7,7 +7,7 @@ import math
 
 from tvm import ir, relax, te, tirx
 
-from ...relay_ops.operator import OPAQUE
+from ...relay_ops.operator import OPAQUE, chosen
 from .broadcast import same_sizes
 from .builder import Builder, expr_dtype, expr_shape
 from .sizes import Dim, prim
@@ -96,7 +96,7 @@ def grid_sampling(
                     at.append(clipped(position, sizes[a]))
                 value = x[(n, c, *at)].astype(dtype)
                 if inside:  # what is read in its place is there, so that vectors need no branch
-                    value = tirx.Select(tirx.all(*inside), value, tirx.const(0, dtype))
+                    value = chosen(tirx.all(*inside), value, tirx.const(0, dtype))
                 total = total + value * share
             return total.astype(x.dtype)
 

@@ -14,6 +14,7 @@ from tvm import relax, te, tirx
 
 from ...dimensions import is_one
 from ...relay_ops.attention import Attention
+from ...relay_ops.operator import chosen
 from ..meaning.builder import expr_dtype, expr_shape
 from ..meaning.pointwise import HALVES
 from ..meaning.sizes import Dim, prim
@@ -150,7 +151,7 @@ def bias_of(node: Node, seen: Visibility, dims: Sequence[Dim]) -> relax.Expr:
                     found = tirx.Select(found, y, tirx.const(seen.hidden, "float32"))
                 y = found.astype("float32")
                 visible.append(j < width)
-            return tirx.Select(tirx.all(*visible), y, infinity) if visible else y
+            return chosen(tirx.all(*visible), y, infinity) if visible else y
 
         return te.compute(shape, value, name="bias")
 

@@ -38,6 +38,6 @@ def _corners(boxes: te.Tensor) -> te.Tensor:
     def corner(b: tirx.Var, i: tirx.Var, j: tirx.Var) -> ir.Expr:
         half = tirx.max(boxes[b, i, 2 + j % 2], tirx.const(0, "float32")) * tirx.const(0.5, "float32")
         centre = boxes[b, i, j % 2]
-        return tirx.Select(j < 2, centre - half, centre + half)
+        return centre + tirx.Select(j < 2, tirx.const(-1, "float32"), tirx.const(1, "float32")) * half
 
     return te.compute(boxes.shape, corner, name="corners")

@@ -8,6 +8,7 @@ import numpy as np
 from tvm import ir, relax, te, tirx
 
 from ....relay_ops import OPERATORS
+from ....relay_ops.operator import chosen
 from ...meaning.builder import expr_dtype, expr_shape
 from ...meaning.pointwise import Scalar, const
 from ...meaning.sizes import prim
@@ -54,7 +55,7 @@ def gather(c: Primitive) -> Value:
             for axis, offset in zip(kept, offsets):
                 at[axis] = at[axis] + i[offset]
             value = x[tuple(at)]
-            return tirx.Select(tirx.all(*within), value, const(fill, str(x.dtype))) if filled and within else value
+            return chosen(tirx.all(*within), value, const(fill, str(x.dtype))) if filled and within else value
 
         return te.compute([prim(d) for d in shape], element, name="gather")
 
