@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
 
 from tvm import ir, relax, te, tirx
 
 from ...relay_ops.operator import OPAQUE, chosen
 from .broadcast import same_sizes
 from .builder import Builder, expr_dtype, expr_shape
-from .sizes import Dim, prim
+from .sizes import prim
 
-MODES = ("linear", "cubic", "nearest")
 PADDINGS = ("zeros", "border", "reflection")
+# mode: the first neighbour of a place along an axis, from the place's floor on, and how many there are
+_NEIGHBOURS = {"linear": (0, 2), "cubic": (-1, 4), "nearest": (0, 1)}
+MODES = tuple(_NEIGHBOURS)
 
 
 def grid_sampling(
@@ -33,85 +39,132 @@ def grid_sampling(
     fits = rank > 0 and len(expr_shape(grid)) == rank + 2
     builder.refuse_unless(fits, "expected x and grid of one rank from 3 on")
     grid = same_sizes(builder, grid, [expr_shape(x)[0], *expr_shape(grid)[1:-1], rank], "grid")
+    images, channels, *space = map(prim, expr_shape(x))
+    wanted = [prim(d) for d in expr_shape(grid)[1:-1]]
+    elements, count = (math.prod(sizes, start=prim(1)) for sizes in (space, wanted))
+    fits = not isinstance(elements, tirx.IntImm) or int(elements) < 1 << 31
+    builder.refuse_unless(fits, f"expected fewer than 2^31 elements in a plane, found {elements}")
+
     dtype = "float64" if expr_dtype(grid) == "float64" else "float32"
-    brought_inside = padding != "zeros" and mode != "cubic"  # of a cube, each neighbour is, for itself
-    keeps_nan = rank == 2 and mode != "nearest" and not brought_inside
+    sampling = _Sampling(mode, padding, corners, rank, dtype)
+    kept = {"primfunc_attrs": {"op_pattern": OPAQUE}}  # every channel reads it: it is not computed where it is read
+    grid = builder.emit(relax.op.reshape(grid, [images, count, rank]))
+    places = builder.te(sampling.places, grid, *space, name="gridplaces", **kept)
+    read = [builder.te(sampling.neighbours, places, *space, name="gridneighbours", **kept)]
+    if mode != "nearest":
+        read.append(builder.te(sampling.shares, places, name="gridshares", **kept))
+    planes = builder.emit(relax.op.reshape(x, [images, channels, elements]))
+    out = builder.te(sampling.sampled, planes, *read, name="gridsample")
+    return builder.emit(relax.op.reshape(out, [images, channels, *wanted]))
 
-    one, half = tirx.const(1, dtype), tirx.const(0.5, dtype)
 
-    def place_all(grid: te.Tensor, *space: Dim) -> te.Tensor:
-        sizes = [prim(n) for n in space]
-        borders = [_border(n, corners, dtype) for n in sizes]
+@dataclass(frozen=True)
+class _Sampling:
+    """The steps: i counts the places of an image, and a tap is a neighbour of a place along one axis."""
 
-        def place(*index: ir.Expr) -> ir.Expr:
-            n, where, axis = index[0], index[1:-1], index[-1]
-            out = tirx.const(0, dtype)
-            for a in range(rank):
-                at = grid[(n, *where, rank - 1 - a)].astype(dtype)
-                length = sizes[a].astype(dtype)
-                at = (at + one) * half * (length - one) if corners else ((at + one) * length - one) * half
-                if mode == "nearest":
-                    at = te.nearbyint(at)
-                low, high = borders[a]
-                if padding == "reflection":
-                    at = _reflected(at, low, high, dtype)
-                if brought_inside:  # also what was no number before, or infinite and reflected
-                    at = tirx.Select(tirx.isnan(at), tirx.const(0, dtype), at)
-                if brought_inside and padding == "border":
-                    at = tirx.max(tirx.min(at, length - one), tirx.const(0, dtype))
-                # Far away is outside all the same; the bounds keep the conversion to integers defined.
-                near = tirx.max(tirx.min(at, length + tirx.const(4, dtype)), tirx.const(-4, dtype))
-                at = tirx.Select(tirx.isfinite(at), near, tirx.const(math.nan, dtype)) if keeps_nan else near
-                out = at if a == 0 else tirx.Select(axis == a, at, out)
-            return out
+    mode: str
+    padding: str
+    corners: bool
+    rank: int
+    dtype: str
 
-        return te.compute([*grid.shape[:-1], rank], place, name="places")
+    @property
+    def _is_brought_inside(self) -> bool:
+        """Whether a place is; of a cube each neighbour is, for itself."""
+        return self.padding != "zeros" and self.mode != "cubic"
 
-    def compute(x: te.Tensor, places: te.Tensor) -> te.Tensor:
-        sizes = list(x.shape[2:])
-        borders = [_border(n, corners, dtype) for n in sizes]
-        taps = {"nearest": (0,), "linear": (0, 1), "cubic": (-1, 0, 1, 2)}[mode]
-        shape = [x.shape[0], x.shape[1], *places.shape[1:-1]]
+    @property
+    def _keeps_nan(self) -> bool:
+        return self.rank == 2 and self.mode != "nearest" and not self._is_brought_inside
 
-        def element(*index: ir.Expr) -> ir.Expr:
-            n, c, where = index[0], index[1], index[2:]
-            lows, weights = [], []
-            for a in range(rank):
-                at = places[(n, *where, a)]
-                low = te.floor(tirx.Select(tirx.isnan(at), tirx.const(0, dtype), at) if keeps_nan else at)
-                lows.append(low.astype("int64"))
-                weights.append(_shares(at - low, mode, dtype))
-            total = tirx.const(0, dtype)
-            for choice in itertools.product(range(len(taps)), repeat=rank):
-                share = one
-                at, inside = [], []
-                for a, tap in enumerate(choice):
-                    share = share * weights[a][tap]
-                    position = lows[a] + taps[tap]
-                    if padding == "zeros":
-                        inside += [position >= 0, position < sizes[a]]
-                    elif padding == "reflection":
-                        low, high = borders[a]
-                        position = _reflected(position.astype(dtype), low, high, dtype).astype("int64")
-                    at.append(clipped(position, sizes[a]))
-                value = x[(n, c, *at)].astype(dtype)
-                if inside:  # what is read in its place is there, so that vectors need no branch
-                    value = chosen(tirx.all(*inside), value, tirx.const(0, dtype))
-                total = total + value * share
+    def places(self, grid: te.Tensor, *sizes: ir.Expr) -> te.Tensor:
+        """[n, axis, i]: places in elements, outermost axis first."""
+        one, half, zero = self._const(1), self._const(0.5), self._const(0)
+
+        def place(n: ir.Expr, axis: ir.Expr, i: ir.Expr) -> ir.Expr:
+            size = _number(axis, sizes)
+            length, at = size.astype(self.dtype), grid[n, i, self.rank - 1 - axis].astype(self.dtype)
+            at = (at + one) * half * (length - one) if self.corners else ((at + one) * length - one) * half
+            if self.mode == "nearest":
+                at = te.nearbyint(at)
+            if self.padding == "reflection":
+                at = _reflected(at, *self._border(size), self.dtype)
+            if self._is_brought_inside:  # also what was no number before, or infinite and reflected
+                at = tirx.Select(tirx.isnan(at), zero, at)
+            if self._is_brought_inside and self.padding == "border":
+                at = tirx.max(tirx.min(at, length - one), zero)
+            # Far away is outside all the same; the bounds keep the conversion to integers defined.
+            near = tirx.max(tirx.min(at, length + self._const(4)), self._const(-4))
+            return tirx.Select(tirx.isfinite(at), near, self._const(math.nan)) if self._keeps_nan else near
+
+        return te.compute([grid.shape[0], self.rank, grid.shape[1]], place, name="places")
+
+    def neighbours(self, places: te.Tensor, *sizes: ir.Expr) -> te.Tensor:
+        """[n, axis, tap, i]: how far a neighbour's row, column, ... is from the plane's first element, or -1."""
+        first, taps = _NEIGHBOURS[self.mode]
+        steps = [math.prod(sizes[a + 1 :], start=prim(1)) for a in range(self.rank)]
+
+        def neighbour(n: ir.Expr, axis: ir.Expr, tap: ir.Expr, i: ir.Expr) -> ir.Expr:
+            position = self._floor(places[n, axis, i]).astype("int64") + first + tap
+            size, step = _number(axis, sizes), _number(axis, steps)
+            if self.padding == "reflection":
+                position = _reflected(position.astype(self.dtype), *self._border(size), self.dtype).astype("int64")
+            out = clipped(position, size) * step
+            if self.padding == "zeros":
+                out = tirx.Select(tirx.all(position >= 0, position < size), out, tirx.const(-1, "int64"))
+            return out.astype("int32")
+
+        return te.compute([places.shape[0], self.rank, taps, places.shape[2]], neighbour, name="neighbours")
+
+    def shares(self, places: te.Tensor) -> te.Tensor:
+        """[n, axis, tap, i]: weights of the neighbours along an axis."""
+
+        def share(n: ir.Expr, axis: ir.Expr, tap: ir.Expr, i: ir.Expr) -> ir.Expr:
+            at = places[n, axis, i]
+            return _number(tap, _shares(at - self._floor(at), self.mode, self.dtype))
+
+        shape = [places.shape[0], self.rank, _NEIGHBOURS[self.mode][1], places.shape[2]]
+        return te.compute(shape, share, name="shares")
+
+    def sampled(self, x: te.Tensor, neighbours: te.Tensor, *shares: te.Tensor) -> te.Tensor:
+        """[n, c, i]: sums of neighbours in planes x [n, c, element]; without `shares` there is one neighbour."""
+
+        def element(n: ir.Expr, c: ir.Expr, i: ir.Expr) -> ir.Expr:
+            total = self._const(0)
+            for taps in itertools.product(range(_NEIGHBOURS[self.mode][1]), repeat=self.rank):
+                ways = [neighbours[n, a, tap, i] for a, tap in enumerate(taps)]
+                at = reduce(operator.add, ways)
+                if self.padding == "zeros":  # what is read in its place is there, so that vectors need no branch
+                    value = x[n, c, tirx.max(at, tirx.const(0, "int32"))].astype(self.dtype)
+                    value = chosen(reduce(tirx.bitwise_or, ways) >= 0, value, self._const(0))
+                else:
+                    value = x[n, c, at].astype(self.dtype)
+                if shares:
+                    value = value * reduce(operator.mul, (shares[0][n, a, tap, i] for a, tap in enumerate(taps)))
+                total = total + value
             return total.astype(x.dtype)
 
-        return te.compute(shape, element, name="sampled")
+        return te.compute([x.shape[0], x.shape[1], neighbours.shape[3]], element, name="sampled")
 
-    # Read by every channel, so places are not computed where they are read.
-    places = builder.te(place_all, grid, *expr_shape(x)[2:], name="gridplaces", primfunc_attrs={"op_pattern": OPAQUE})
-    return builder.te(compute, x, places, name="gridsample")
+    def _floor(self, at: ir.Expr) -> ir.Expr:
+        return te.floor(tirx.Select(tirx.isnan(at), self._const(0), at) if self._keeps_nan else at)
+
+    def _border(self, size: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+        length = size.astype(self.dtype)
+        if self.corners:
+            return self._const(0), length - self._const(1)
+        return self._const(-0.5), length - self._const(0.5)
+
+    def _const(self, value: float) -> ir.Expr:
+        return tirx.const(value, self.dtype)
 
 
-def _border(size: ir.Expr, corners: bool, dtype: str) -> tuple[ir.Expr, ir.Expr]:
-    length = size.astype(dtype)
-    if corners:
-        return tirx.const(0, dtype), length - tirx.const(1, dtype)
-    return tirx.const(-0.5, dtype), length - tirx.const(0.5, dtype)
+def _number(number: ir.Expr, values: Sequence[ir.Expr]) -> ir.Expr:
+    """values[number], computed."""
+    out = values[-1]
+    for i, value in enumerate(values[:-1]):
+        out = tirx.Select(number == i, value, out)
+    return out
 
 
 def _reflected(at: ir.Expr, low: ir.Expr, high: ir.Expr, dtype: str) -> ir.Expr:
