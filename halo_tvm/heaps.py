@@ -195,22 +195,31 @@ def _first_ranks(x: te.Tensor, k: ir.Expr | int, *, largest: bool) -> te.Tensor:
 
 
 def rank(value: ir.Expr, *, descending: bool) -> ir.Expr:
-    """An int32 that is the larger the earlier `value`, of a type in `RANKED`, comes; NaN is the largest.
+    """An integer that is the larger the earlier `value` comes; NaN is the largest. int64 of 64 bits, int32 of fewer.
 
     Bits of positive floats are in their order, those of negative ones in the opposite one.
     """
     dtype = str(value.ty.dtype)
+    bits = rank_bits(dtype)
+    signed = f"int{bits}"
     if dtype.startswith(("float", "bfloat")):
-        number = value.astype("float32")
-        bits = tirx.reinterpret("int32", tirx.Select(number == 0, tirx.const(0, "float32"), number))  # of -0 as well
-        magnitude = tirx.bitwise_and(bits, tirx.const(0x7FFF_FFFF, "int32"))
-        number = tirx.Select(bits < 0, -magnitude, bits)
-        number = tirx.Select(magnitude > tirx.const(0x7F80_0000, "int32"), tirx.const(0x7FFF_FFFF, "int32"), number)
-    elif dtype == "uint32":
-        number = tirx.reinterpret("int32", tirx.bitwise_xor(value, tirx.const(1 << 31, "uint32")))
+        number = value.astype(f"float{bits}")
+        number = tirx.Select(number == 0, tirx.const(0, f"float{bits}"), number)  # of -0 as well
+        number = tirx.reinterpret(signed, number)
+        largest, infinity = (1 << bits - 1) - 1, {32: 0x7F80_0000, 64: 0x7FF0_0000_0000_0000}[bits]
+        magnitude = tirx.bitwise_and(number, tirx.const(largest, signed))
+        number = tirx.Select(number < 0, -magnitude, number)
+        number = tirx.Select(magnitude > tirx.const(infinity, signed), tirx.const(largest, signed), number)
+    elif dtype == f"uint{bits}":
+        number = tirx.reinterpret(signed, tirx.bitwise_xor(value, tirx.const(1 << bits - 1, dtype)))
     else:
-        number = value.astype("int32")
+        number = value.astype(signed)
     return number if descending else tirx.bitwise_not(number)
+
+
+def rank_bits(dtype: str) -> int:
+    """Bits of a `rank` of `dtype`."""
+    return 64 if dtype in ("float64", "int64", "uint64") else 32
 
 
 def _int64(value: ir.Expr | int) -> ir.Expr:

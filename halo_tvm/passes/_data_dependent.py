@@ -1,7 +1,7 @@
 """Operators whose result depends on an order or on how many elements qualify, as kernels every runtime has.
 
 Before -> after
-    sort, argsort         ->   order = argsort_kernel(rows);  what was asked for, taken by it
+    sort, argsort         ->   order = ... of rows;  what was asked for, taken by it
     topk                  ->   the first k of that order, which a heap finds without the others
     nonzero(x)            ->   count = ...;  k = the size that count holds;  places = ... [k];  their coordinates
     unique(x)             ->   order, groups, count = ...;  k = ...;  first, counts = ... [k];  take(x, first)
@@ -10,20 +10,24 @@ TVM's own lowerings call its library of extras or Python, which a deployed artif
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tvm
 from tvm import relax, te, tirx
 
+from ..dimensions import is_one
 from ..heaps import first_places
+from ._radix_sort import places_in_order
 from ._sizes import one_name_each
 from ._sorting import argsort_kernel, groups_kernel, members_kernel, nonzero_count_kernel, nonzero_fill_kernel
 from .graph_pass import op_name
 
+Argsort = Callable[[relax.BlockBuilder, relax.Expr, bool], relax.Expr]  # of x [rows, n], descending or not
 
-def lower_data_dependent(mod: tvm.IRModule) -> tvm.IRModule:
+
+def lower_data_dependent(mod: tvm.IRModule, *, gpu: bool) -> tvm.IRModule:
     """`mod` without the operators above, in every function and branch."""
-    lowering = _Lowering(mod)
+    lowering = _Lowering(mod, _by_merges if gpu else _by_digits)
     for gvar, func in list(mod.functions_items()):
         if isinstance(func, relax.Function) and _occurs(func):
             lowering.builder_.update_func(gvar, lowering.visit_expr(func))
@@ -42,13 +46,19 @@ def _occurs(func: relax.Function) -> bool:
 
 @relax.expr_functor.mutator
 class _Lowering(relax.PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, argsort: Argsort) -> None:
+        super().__init__(mod)
+        self._argsort = argsort
+
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
         lower = _LOWERINGS.get(op_name(call))
-        return call if lower is None else lower(self.builder_, call)
+        return call if lower is None else lower(self.builder_, call, self._argsort)
 
 
-def _order(bb: relax.BlockBuilder, x: relax.Expr, axis: int, descending: bool, k: int = -1) -> relax.Expr:
+def _order(
+    bb: relax.BlockBuilder, x: relax.Expr, axis: int, argsort: Argsort, descending: bool, k: int = -1
+) -> relax.Expr:
     """int64 of x's shape: the argsort along `axis`, or of it the first `k` where that is a number above 0."""
     rank = x.ty.ndim
     back = [*range(axis), rank - 1, *range(axis, rank - 1)]
@@ -58,31 +68,42 @@ def _order(bb: relax.BlockBuilder, x: relax.Expr, axis: int, descending: bool, k
     rows = _product(lead)
     if k < 1 or (isinstance(n, tirx.IntImm) and k >= int(n)):
         k = n
+    x = bb.emit(relax.op.reshape(x, [rows, n]))
     if isinstance(k, int):
-        x = bb.emit(relax.op.reshape(x, [rows, n]))
         order = bb.emit_te(first_places, x, k, largest=descending, primfunc_name_hint="topk")
     else:
-        x = bb.emit(relax.op.reshape(x, [rows, n, 1]))
-        gvar = bb.add_func(argsort_kernel(str(x.ty.dtype), descending=descending), "argsort")
-        order = bb.emit(relax.op.call_tir(gvar, [x], relax.TensorType([rows, n], "int64")))
+        order = argsort(bb, x, descending)
     order = bb.emit(relax.op.reshape(order, [*lead, k]))
     return order if axis == rank - 1 else bb.emit(relax.op.permute_dims(order, back))
 
 
-def _sort(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+def _by_digits(bb: relax.BlockBuilder, x: relax.Expr, descending: bool) -> relax.Expr:
+    made = bb.emit_te(places_in_order, x, descending=descending, primfunc_name_hint="argsort")
+    return bb.emit(relax.TupleGetItem(made, 0))
+
+
+def _by_merges(bb: relax.BlockBuilder, x: relax.Expr, descending: bool) -> relax.Expr:
+    """For GPUs, where a row is a thread's."""
+    rows, n = x.ty.shape.values
+    x = bb.emit(relax.op.reshape(x, [rows, n, 1]))
+    gvar = bb.add_func(argsort_kernel(str(x.ty.dtype), descending=descending), "argsort")
+    return bb.emit(relax.op.call_tir(gvar, [x], relax.TensorType([rows, n], "int64")))
+
+
+def _sort(bb: relax.BlockBuilder, call: relax.Call, argsort: Argsort) -> relax.Expr:
     x, axis = _along(bb, call, int(call.attrs.axis))
-    return relax.op.gather_elements(x, _order(bb, x, axis, bool(call.attrs.descending)), axis)
+    return relax.op.gather_elements(x, _order(bb, x, axis, argsort, bool(call.attrs.descending)), axis)
 
 
-def _argsort(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+def _argsort(bb: relax.BlockBuilder, call: relax.Call, argsort: Argsort) -> relax.Expr:
     x, axis = _along(bb, call, int(call.attrs.axis))
-    return _cast(_order(bb, x, axis, bool(call.attrs.descending)), call.ty.dtype)
+    return _cast(_order(bb, x, axis, argsort, bool(call.attrs.descending)), call.ty.dtype)
 
 
-def _topk(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+def _topk(bb: relax.BlockBuilder, call: relax.Call, argsort: Argsort) -> relax.Expr:
     attrs = call.attrs
     x, axis = _along(bb, call, int(attrs.axis))
-    order = _order(bb, x, axis, bool(attrs.largest), int(attrs.k))
+    order = _order(bb, x, axis, argsort, bool(attrs.largest), int(attrs.k))
     values = bb.emit(relax.op.gather_elements(x, order, axis))
     indices = bb.emit(_cast(order, attrs.dtype))
     one = {"values": values, "indices": indices}
@@ -94,7 +115,7 @@ def _along(bb: relax.BlockBuilder, call: relax.Call, axis: int) -> tuple[relax.E
     return x, axis % max(x.ty.ndim, 1)
 
 
-def _nonzero(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+def _nonzero(bb: relax.BlockBuilder, call: relax.Call, _argsort: Argsort) -> relax.Expr:
     x = call.args[0]
     dims = list(x.ty.shape.values)
     flat = bb.emit(relax.op.reshape(x, [_product(dims)]))
@@ -119,7 +140,7 @@ def _nonzero(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return bb.call_te(coordinates, places, x, primfunc_name_hint="coordinates")
 
 
-def _unique(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+def _unique(bb: relax.BlockBuilder, call: relax.Call, argsort: Argsort) -> relax.Expr:
     x, in_order, *wanted = call.args[:5]
     axis = call.args[5] if len(call.args) > 5 else None
     axis = None if axis is None or not isinstance(axis, tirx.IntImm) else int(axis) % x.ty.ndim
@@ -129,9 +150,13 @@ def _unique(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     front = x if axis == 0 else bb.emit(relax.op.permute_dims(x, [axis, *(i for i in range(rank) if i != axis)]))
     n, *rest = front.ty.shape.values
     dtype = str(x.ty.dtype)
-    rows = bb.emit(relax.op.reshape(front, [1, n, _product(rest)]))
-    sort = bb.add_func(argsort_kernel(dtype), "argsort")
-    order = bb.emit(relax.op.call_tir(sort, [rows], relax.TensorType([1, n], "int64")))
+    width = _product(rest)
+    rows = bb.emit(relax.op.reshape(front, [1, n, width]))
+    if is_one(width):
+        order = argsort(bb, bb.emit(relax.op.reshape(rows, [1, n])), False)
+    else:
+        sort = bb.add_func(argsort_kernel(dtype), "argsort")
+        order = bb.emit(relax.op.call_tir(sort, [rows], relax.TensorType([1, n], "int64")))
     numbering = bb.add_func(groups_kernel(dtype, bool(int(in_order))), "groups")
     types = [relax.TensorType([n], "int64"), relax.TensorType([1], "int64")]
     found = bb.emit(relax.op.call_tir(numbering, [rows, order], types))

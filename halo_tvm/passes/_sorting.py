@@ -1,7 +1,8 @@
 """Sorting and selecting without the C library of TVM's extras: kernels that any deployed runtime has.
 
-`argsort_kernel` is a stable merge sort of rows; NaN counts as the largest number. `nonzero`, `unique` and what else
-has a length that depends on values run in two steps: count, then fill a tensor of that size.
+`argsort_kernel` is a stable merge sort of rows, for GPUs and for elements of several numbers (of one, CPUs have
+`_radix_sort`); NaN counts as the largest number. `nonzero`, `unique` and what else has a length that depends on values
+run in two steps: count, then fill a tensor of that size.
 """
 
 from __future__ import annotations

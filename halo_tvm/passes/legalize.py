@@ -56,7 +56,8 @@ class Legalize(Pass):
             **_zeros.lowerings(_division.lowerings()),
             **{a.op: _activation(name, a) for name, a in ACTIVATIONS.items() if a.op},
         }
-        mod = lower_data_dependent(mod if context.target.spec.gpu else lower_in_order(mod))
+        gpu = context.target.spec.gpu
+        mod = lower_data_dependent(mod if gpu else lower_in_order(mod), gpu=gpu)
         with context.target.tvm:
             mod = relax.backend.DispatchSortScan()(mod)
         mod = relax.transform.LegalizeOps(own)(mod)
