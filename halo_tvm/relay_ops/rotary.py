@@ -63,6 +63,7 @@ class Rotary(Operator):
             position = positions[s] if len(positions.shape) == 1 else positions[b, s]
             row = clamped(position, cos.shape[0])
             other = f32(x[b, s, h, partner]) * f32(sin[row, pair])
+            # A sign, not a choice between -other and other, whose places would be simplified apart: see `chosen`.
             sign = tirx.Select(first, tirx.const(-1.0, "float32"), tirx.const(1.0, "float32"))
             y = (f32(x[b, s, h, j]) * f32(cos[row, pair]) + sign * other).astype(x.dtype)
             return tirx.Select(h < turned, y, x[b, s, h, j]) if turned else y
