@@ -7,6 +7,7 @@ merge sort costs n log n whatever is wanted of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from tvm import ir, te, tirx
 from tvm.script.ir_builder import IRBuilder
@@ -111,11 +112,10 @@ def first_places(x: te.Tensor, k: ir.Expr | int, *, largest: bool) -> te.Tensor:
 
     def first(ins: list[tirx.Buffer], outs: list[tirx.Buffer]) -> tirx.Stmt:
         data, out = T.buffer_proxy(ins[0]), T.buffer_proxy(outs[0])
-        each = T.serial if isinstance(rows, tirx.IntImm) and int(rows) == 1 else T.parallel
         size = tirx.min(_int64(k), n)
 
         with IRBuilder() as ib:
-            with each(0, rows) as r:
+            with each_of(rows) as r:
 
                 def later(i: ir.Expr, j: ir.Expr) -> ir.Expr:
                     return in_order(data[r, j], data[r, i], j < i, before)
@@ -147,12 +147,11 @@ def _first_ranks(x: te.Tensor, k: ir.Expr | int, *, largest: bool) -> te.Tensor:
 
     def first(ins: list[tirx.Buffer], outs: list[tirx.Buffer]) -> tirx.Stmt:
         data, out = T.buffer_proxy(ins[0]), T.buffer_proxy(outs[0])
-        each = T.serial if isinstance(rows, tirx.IntImm) and int(rows) == 1 else T.parallel
         size = tirx.min(_int64(k), n)
         blocks = tirx.floordiv(n - size, _int64(_BLOCK))
 
         with IRBuilder() as ib:
-            with each(0, rows) as r:
+            with each_of(rows) as r:
 
                 def rank_at(i: ir.Expr) -> ir.Expr:
                     return rank(data[r, i], descending=largest)
@@ -192,6 +191,13 @@ def _first_ranks(x: te.Tensor, k: ir.Expr | int, *, largest: bool) -> te.Tensor:
             return ib.get()
 
     return te.extern([(rows, k)], [x], first, dtype="int64", name="first_places")
+
+
+def each_of(rows: ir.Expr) -> AbstractContextManager[tirx.Var]:
+    """The loop over rows, which are tasks where they may be several."""
+    each = T.serial if isinstance(rows, tirx.IntImm) and int(rows) == 1 else T.parallel
+    loop: AbstractContextManager[tirx.Var] = each(0, rows)
+    return loop
 
 
 def rank(value: ir.Expr, *, descending: bool) -> ir.Expr:

@@ -10,7 +10,7 @@ import mmap
 
 import numpy as np
 
-_NOTHING = 0  # of PROT_NONE
+_PROT_NONE = 0  # of <sys/mman.h>
 
 
 def guarded(array: np.ndarray, at_end: bool) -> np.ndarray:
@@ -21,7 +21,7 @@ def guarded(array: np.ndarray, at_end: bool) -> np.ndarray:
     begin = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     protect = ctypes.CDLL(None, use_errno=True).mprotect
     for at in (begin, begin + page + size):
-        if protect(ctypes.c_void_p(at), page, _NOTHING):
+        if protect(ctypes.c_void_p(at), page, _PROT_NONE):
             raise OSError(ctypes.get_errno(), "mprotect")
     offset = page + (size - array.nbytes if at_end else 0)
     out = np.frombuffer(memory, np.uint8, array.nbytes, offset).view(array.dtype).reshape(array.shape)

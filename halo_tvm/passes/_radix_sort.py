@@ -11,6 +11,7 @@ small integers, of halves) are passed over. Of few elements the lists take longe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,7 +19,7 @@ from tvm import ir, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from ..heaps import rank, rank_bits
+from ..heaps import each_of, rank, rank_bits
 
 _DIGIT = 8  # bits
 _SHORT = {32: 128, 64: 64}  # elements of a row that are compared each with each, by bits of their ranks
@@ -45,12 +46,12 @@ def places_in_order(x: te.Tensor, *, descending: bool) -> list[te.Tensor]:
 def _sorted(ins: list[tirx.Buffer], outs: list[tirx.Buffer], descending: bool) -> tirx.Stmt:
     data, order, sides, keys = map(T.buffer_proxy, (*ins, *outs))
     (rows, n), bits = ins[0].shape, rank_bits(str(ins[0].dtype))
-    each = T.serial if isinstance(rows, tirx.IntImm) and int(rows) == 1 else T.parallel
+    key = partial(rank, descending=not descending)  # the smaller, the earlier: ranks the other way round
 
     def one(r: ir.Expr) -> None:
         row = _Row(order, sides, keys, r, n, bits)
         with T.serial(0, n) as i:
-            keys[r, i] = tirx.bitwise_not(rank(data[r, i], descending=descending))
+            keys[r, i] = key(data[r, i])
         if isinstance(n, tirx.IntImm):
             row.sort_short() if row.is_short else row.sort_long()
         else:
@@ -65,22 +66,22 @@ def _sorted(ins: list[tirx.Buffer], outs: list[tirx.Buffer], descending: bool) -
             with T.parallel(0, tirx.floordiv(rows + _LANES - 1, _LANES)) as block:
                 with T.If(block * _LANES + _LANES <= rows):
                     with T.Then():
-                        _side_by_side(data, order, block * _LANES, int(n), bits, descending)
+                        _side_by_side(data, order, key, block * _LANES, int(n), bits)
                     with T.Else(), T.serial(0, rows - block * _LANES) as r:
                         one(block * _LANES + r)
         else:
-            with each(0, rows) as r:
+            with each_of(rows) as r:
                 one(r)
         return ib.get()
 
 
 def _side_by_side(
-    data: T.buffer_proxy, order: T.buffer_proxy, first: ir.Expr, n: int, bits: int, descending: bool
+    data: T.buffer_proxy, order: T.buffer_proxy, key: Callable[[ir.Expr], ir.Expr], first: ir.Expr, n: int, bits: int
 ) -> None:
     """The rows from `first` on, one in each lane: an element's place is the number of those that come before it."""
     keys, before = _local(n, _LANES, dtype=f"int{bits}"), _local(n, _LANES)
     with T.serial(0, _LANES) as lane, T.serial(0, n) as i:
-        keys[i, lane] = tirx.bitwise_not(rank(data[first + lane, i], descending=descending))
+        keys[i, lane] = key(data[first + lane, i])
         before[i, lane] = i.astype("int32")  # all in front, until one is found to come later
     with T.serial(0, n) as j, T.serial(0, j) as i, T.vectorized(0, _LANES) as lane:
         is_later = (keys[j, lane] < keys[i, lane]).astype("int32")

@@ -290,7 +290,7 @@ def same_places(a: relax.Type, b: relax.Type) -> bool:
 
 def clamped(index: ir.Expr, n: ir.Expr | int) -> ir.Expr:
     """`index` as int64 within 0..n-1, so that no kernel reads foreign memory."""
-    index = index if index.dtype == "int64" else index.astype("int64")
+    index = index.astype("int64")
     last = tirx.const(n - 1, "int64") if isinstance(n, int) else n - 1
     return tirx.max(tirx.min(index, last), tirx.const(0, "int64"))
 
@@ -299,9 +299,11 @@ def chosen(condition: ir.Expr, value: ir.Expr, other: ir.Expr) -> ir.Expr:
     """`value` where `condition` holds, else `other`; vectors read both, each at the places that it says.
 
     TVM simplifies what a `Select` gives as if its condition held: places of loads lose what keeps them within their
-    tensors, `clamped` and the like. It does not look through the conversion here.
+    tensors, `clamped` and the like. It does not look through the number here, which is chosen and not converted, as
+    TVM bounds what it names and has no bounds of vectors of truth.
     """
-    return tirx.Select(tirx.Cast("int32", condition) > tirx.const(0, "int32"), value, other)
+    one, zero = tirx.const(1, "int32"), tirx.const(0, "int32")
+    return tirx.Select(tirx.Select(condition, one, zero) > zero, value, other)
 
 
 def f32(value: te.Tensor) -> te.Tensor:

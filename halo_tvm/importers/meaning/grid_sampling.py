@@ -11,7 +11,7 @@ from functools import reduce
 
 from tvm import ir, relax, te, tirx
 
-from ...relay_ops.operator import OPAQUE, chosen
+from ...relay_ops.operator import OPAQUE, chosen, clamped
 from .broadcast import same_sizes
 from .builder import Builder, expr_dtype, expr_shape
 from .sizes import prim
@@ -69,6 +69,10 @@ class _Sampling:
     dtype: str
 
     @property
+    def _taps(self) -> int:
+        return _NEIGHBOURS[self.mode][1]
+
+    @property
     def _is_brought_inside(self) -> bool:
         """Whether a place is; of a cube each neighbour is, for itself."""
         return self.padding != "zeros" and self.mode != "cubic"
@@ -101,7 +105,7 @@ class _Sampling:
 
     def neighbours(self, places: te.Tensor, *sizes: ir.Expr) -> te.Tensor:
         """[n, axis, tap, i]: how far a neighbour's row, column, ... is from the plane's first element, or -1."""
-        first, taps = _NEIGHBOURS[self.mode]
+        first, _ = _NEIGHBOURS[self.mode]
         steps = [math.prod(sizes[a + 1 :], start=prim(1)) for a in range(self.rank)]
 
         def neighbour(n: ir.Expr, axis: ir.Expr, tap: ir.Expr, i: ir.Expr) -> ir.Expr:
@@ -109,12 +113,12 @@ class _Sampling:
             size, step = _number(axis, sizes), _number(axis, steps)
             if self.padding == "reflection":
                 position = _reflected(position.astype(self.dtype), *self._border(size), self.dtype).astype("int64")
-            out = clipped(position, size) * step
+            out = clamped(position, size) * step
             if self.padding == "zeros":
                 out = tirx.Select(tirx.all(position >= 0, position < size), out, tirx.const(-1, "int64"))
             return out.astype("int32")
 
-        return te.compute([places.shape[0], self.rank, taps, places.shape[2]], neighbour, name="neighbours")
+        return te.compute([places.shape[0], self.rank, self._taps, places.shape[2]], neighbour, name="neighbours")
 
     def shares(self, places: te.Tensor) -> te.Tensor:
         """[n, axis, tap, i]: weights of the neighbours along an axis."""
@@ -123,7 +127,7 @@ class _Sampling:
             at = places[n, axis, i]
             return _number(tap, _shares(at - self._floor(at), self.mode, self.dtype))
 
-        shape = [places.shape[0], self.rank, _NEIGHBOURS[self.mode][1], places.shape[2]]
+        shape = [places.shape[0], self.rank, self._taps, places.shape[2]]
         return te.compute(shape, share, name="shares")
 
     def sampled(self, x: te.Tensor, neighbours: te.Tensor, *shares: te.Tensor) -> te.Tensor:
@@ -131,7 +135,7 @@ class _Sampling:
 
         def element(n: ir.Expr, c: ir.Expr, i: ir.Expr) -> ir.Expr:
             total = self._const(0)
-            for taps in itertools.product(range(_NEIGHBOURS[self.mode][1]), repeat=self.rank):
+            for taps in itertools.product(range(self._taps), repeat=self.rank):
                 ways = [neighbours[n, a, tap, i] for a, tap in enumerate(taps)]
                 at = reduce(operator.add, ways)
                 if self.padding == "zeros":  # what is read in its place is there, so that vectors need no branch
@@ -200,8 +204,3 @@ def _shares(rest: ir.Expr, mode: str, dtype: str) -> list[ir.Expr]:
         else:
             out.append(((f(a) * distance - f(5 * a)) * distance + f(8 * a)) * distance - f(4 * a))
     return out
-
-
-def clipped(index: ir.Expr, size: ir.Expr) -> ir.Expr:
-    """The index of an axis of `size` elements that is nearest to `index`."""
-    return tirx.max(tirx.min(index, size - 1), tirx.const(0, "int64"))

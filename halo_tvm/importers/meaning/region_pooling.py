@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tvm import ir, relax, te, tirx
 
+from ...relay_ops.operator import clamped
 from .broadcast import same_sizes
 from .builder import Builder, expr_dtype, expr_shape
-from .grid_sampling import clipped
 from .sizes import prim
 
 
@@ -88,11 +88,11 @@ def region_pooling(
                 low = tirx.max(tirx.min(te.floor(place), last), f(0))
                 rests.append(tirx.Select(low >= last, f(0), place - low))
                 at.append(low.astype("int64"))
-            batch = clipped(batches[r].astype("int64"), x.shape[0])
+            batch = clamped(batches[r].astype("int64"), x.shape[0])
             parts = []
             for dy, dx in itertools.product((0, 1), repeat=2):
                 share = (rests[0] if dy else f(1) - rests[0]) * (rests[1] if dx else f(1) - rests[1])
-                source = x[batch, c, clipped(at[0] + dy, sizes[0]), clipped(at[1] + dx, sizes[1])].astype(wide)
+                source = x[batch, c, clamped(at[0] + dy, sizes[0]), clamped(at[1] + dx, sizes[1])].astype(wide)
                 parts.append(source * share)
             inside = tirx.all(*(place >= f(0) for place in found))
             if bins.largest:

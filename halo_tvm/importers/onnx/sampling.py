@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from tvm import relax, te, tirx
 
+from ...relay_ops.operator import clamped
 from ..meaning.broadcast import same_sizes
-from ..meaning.grid_sampling import clipped, grid_sampling
+from ..meaning.grid_sampling import grid_sampling
 from ..meaning.region_pooling import Bins, region_pooling
 from ..meaning.sizes import Dim, prim
 from ._node import Node
@@ -105,7 +106,7 @@ def max_roi_pool(node: Node) -> relax.Expr:
             for axis, (bin_, i) in enumerate(((ph, iy), (pw, ix))):
                 low, high = bounds(r, bin_, axis)
                 inside += [i.astype(dtype) >= low, i.astype(dtype) < high]
-            batch = clipped(rois[r, 0].astype("int64"), x.shape[0])
+            batch = clamped(rois[r, 0].astype("int64"), x.shape[0])
             return te.max(tirx.if_then_else(tirx.all(*inside), x[batch, c, iy, ix], te.min_value(dtype)), axis=[iy, ix])
 
         shape = [rois.shape[0], x.shape[1], *pooled]

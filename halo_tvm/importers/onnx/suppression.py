@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import ir, relax, te, tirx
 
+from ...relay_ops.operator import chosen
 from ..meaning.broadcast import same_sizes
 from ..meaning.suppression import chosen_boxes
 from ._node import Node
@@ -38,6 +39,6 @@ def _corners(boxes: te.Tensor) -> te.Tensor:
     def corner(b: tirx.Var, i: tirx.Var, j: tirx.Var) -> ir.Expr:
         half = tirx.max(boxes[b, i, 2 + j % 2], tirx.const(0, "float32")) * tirx.const(0.5, "float32")
         centre = boxes[b, i, j % 2]
-        return centre + tirx.Select(j < 2, tirx.const(-1, "float32"), tirx.const(1, "float32")) * half
+        return chosen(j < 2, centre - half, centre + half)
 
     return te.compute(boxes.shape, corner, name="corners")
