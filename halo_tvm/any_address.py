@@ -15,13 +15,15 @@ from tvm import tirx
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
+from .loads_in_order import loads_in_order
+
 PIPELINE = "halo_tvm_all_checks"  # the name to give to `tirx.build` and `relax.build`
 _PROMISE = "storage_alignment"
 
 
 def _pipeline() -> tuple[tvm.transform.Pass, object, object]:
     passes, of_host, of_device = default_s_tir_pipeline()
-    return passes, lambda: tvm.ir.transform.Sequential([any_address, of_host()]), of_device
+    return passes, lambda: tvm.ir.transform.Sequential([any_address, loads_in_order, of_host()]), of_device
 
 
 register_tir_pipeline(PIPELINE, _pipeline)

@@ -26,6 +26,7 @@ from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
 from .any_address import any_address
 from .launcher import DENSE
+from .loads_in_order import loads_in_order
 
 PIPELINE = "halo_tvm"  # the name to give to `tirx.build` and `relax.build`
 OTHER_SIZES = "Mismatched sizes of arguments when calling:\n  `"  # behind it stands the function's signature
@@ -36,7 +37,7 @@ _READ, _OF_ARRAY = "tirx.tvm_struct_get", 17  # TVM's `kInt64ArrayElem`, of size
 
 def _pipeline() -> tuple[tvm.transform.Pass, object, object]:
     passes, of_host, of_device = default_s_tir_pipeline()
-    return passes, lambda: tvm.ir.transform.Sequential([any_address, only_sizes, of_host()]), of_device
+    return passes, lambda: tvm.ir.transform.Sequential([any_address, only_sizes, loads_in_order, of_host()]), of_device
 
 
 register_tir_pipeline(PIPELINE, _pipeline)

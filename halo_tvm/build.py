@@ -18,7 +18,7 @@ import tvm_ffi
 from tvm import ir, relax, tirx
 from tvm.tirx.buffer import BufferType
 
-from . import any_address, argument_checks, exact_constants, launcher
+from . import any_address, argument_checks, exact_constants, launcher, loads_in_order
 from ._compat import code_versions, device_source
 from .code_generation import build_options, generating, objects_of
 from .cuda.launches import DynamicShared
@@ -225,7 +225,10 @@ def _key(lowered: tvm.IRModule, target: Target) -> str:
         target.spec.link_options,
         [source.read_bytes() for source in launcher.sources(target)],
         _linker(target),
-        [Path(passes.__file__).read_bytes() for passes in (any_address, argument_checks, exact_constants)],
+        [
+            Path(passes.__file__).read_bytes()
+            for passes in (any_address, argument_checks, exact_constants, loads_in_order)
+        ],
     )
     return _digest(made_by, (_text(lowered), tvm_ffi.structural_hash(lowered)))
 
