@@ -56,13 +56,16 @@ def of_floats() -> dict[str, Callable]:
         "pow": lambda v: lax.pow(lax.abs(v["z"]), v["r"]),
         "total order": lambda v: jnp.digitize(v["x"], jnp.array([-INF, -1.0, 0.0, 2.0, NAN])),
         "pow of integers": lambda v: lax.pow(v["z"], v["i"] % 4),
+        "log of erfc": lambda v: jnp.log(lax.erfc(jnp.abs(v["z"]) + 3)),
+        "exact gelu": lambda v: jax.nn.gelu(v["z"], approximate=False),
         "floor division": lambda v: v["z"] // v["y"],
         "modulo": lambda v: v["z"] % v["y"],
         "divmod": lambda v: jnp.divmod(v["z"], v["y"]),
         "integer_pow": lambda v: (lax.integer_pow(v["x"], 5), lax.integer_pow(v["z"], -2), v["x"] ** 0),
         "round": lambda v: (
-            lax.round(v["z"] * 2, lax.RoundingMethod.TO_NEAREST_EVEN),
-            lax.round(v["z"] * 2, lax.RoundingMethod.AWAY_FROM_ZERO),
+            lax.round(jnp.floor(v["z"]) + 0.5, lax.RoundingMethod.TO_NEAREST_EVEN),
+            lax.round(jnp.floor(v["z"]) + 0.5, lax.RoundingMethod.AWAY_FROM_ZERO),
+            jnp.round(v["z"], 1),
         ),
         "clamp": lambda v: (lax.clamp(-1.0, v["x"], 1.0), lax.clamp(v["x"], v["y"], v["z"])),
         "select_n": lambda v: (

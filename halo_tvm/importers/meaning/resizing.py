@@ -33,6 +33,7 @@ _Number = float | np.ndarray | ir.Expr
 _WIDE = "float64"
 _MOVES = {"op_pattern": INJECTIVE}  # which TVM cannot see behind a table
 _APART = {"op_pattern": OPAQUE}  # read many times, a table is not computed where it is read
+_MOST_PLACES = 1 << 16  # of an axis that a product in float32 is tried for
 _MOST_TAPS = 16  # neighbours that one expression has; antialiasing may take many more, which a loop adds
 
 
@@ -47,6 +48,7 @@ class Way:
     antialias: bool = False
     exclude_outside: bool = False
     extrapolation: float = 0.0
+    single: bool = False  # places of the nearest are products in float32, as torch has them
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,13 @@ class Axis:
     """One resized axis; `scale` is None where it is the quotient of symbolic sizes.
 
     `roi`: beginning and end of what tf_crop_and_resize takes, as shares of the axis.
+    `nearest`: of two neighbours which, where that is not the same for all axes.
     """
 
     axis: int
     scale: float | None
     roi: tuple[float, float] = (0.0, 1.0)
+    nearest: str = ""
 
 
 def resized(builder: Builder, x: relax.Expr, table: Sequence[tuple[Axis, Dim]], way: Way) -> relax.Expr:
@@ -97,7 +101,7 @@ def _nearest(builder: Builder, x: relax.Expr, todo: Sequence[tuple[Axis, Dim]], 
     factors = [_whole_factor(axis, way) for axis, _ in todo]
 
     def place(o: _Number, axis: Axis, limit: _Number, size: _Number) -> _Number:
-        return _clip(_rounded(_source(o, axis, limit, size, way)[0], way.nearest), limit)
+        return _clip(_rounded(_source(o, axis, limit, size, way)[0], axis.nearest or way.nearest), limit)
 
     found = [
         _computed(builder, lambda o, *sizes, axis=axis: place(o, axis, *sizes), (limits[axis.axis], size), "int32")
@@ -132,7 +136,15 @@ def _whole_factor(axis: Axis, way: Way) -> int | None:
         return None
     by_floor = way.transform == "asymmetric" and way.nearest == "floor"
     by_round = way.transform == "half_pixel" and way.nearest.startswith("round")
-    return int(axis.scale) if by_floor or by_round else None
+    factor = int(axis.scale)
+    return factor if (by_floor or by_round) and not (way.single and _is_moved(factor, by_round)) else None
+
+
+def _is_moved(factor: int, centred: bool) -> bool:
+    """Whether a product in float32 is another element than o // factor for some o, as for a factor of 41."""
+    o = np.arange(_MOST_PLACES)
+    place = (o + (0.5 if centred else 0.0)).astype(np.float32) * np.float32(1.0 / factor)
+    return bool((np.floor(place) != o // factor).any())
 
 
 @dataclass(frozen=True)
@@ -259,6 +271,10 @@ def _source(o: _Number, axis: Axis, length: _Number, size: _Number, way: Way) ->
     scale = axis.scale if axis.scale is not None else size / length
     width = scale * length if axis.scale is not None else size
     match way.transform:
+        case "asymmetric" if way.single:
+            return _single(o * _single(1.0 / scale)), False
+        case "half_pixel" if way.single:
+            return _single((o + 0.5) * _single(1.0 / scale)) - 0.5, False
         case "asymmetric":
             return o / scale, False
         case "half_pixel":
@@ -340,6 +356,11 @@ def _ceil(a: _Number) -> _Number:
 
 def _floor(a: _Number) -> _Number:
     return np.floor(a) if _is_known(a) else te.floor(a)
+
+
+def _single(a: _Number) -> _Number:
+    """`a` rounded to float32."""
+    return np.float64(np.float32(a)) if _is_known(a) else a.astype("float32").astype(_WIDE)
 
 
 def _both(a: object, b: object) -> object:

@@ -41,6 +41,8 @@ def fold(node: Node, domain: str) -> tuple[Value | None, ...] | None:
         return None
     if any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.proto.attribute):
         return None
+    if _is_another(node):
+        return None
     if sum(i.size_bytes for i in node.inputs if i is not None) > _LAZY_BYTES:
         return _lazy(node)
     try:
@@ -57,6 +59,26 @@ def fold(node: Node, domain: str) -> tuple[Value | None, ...] | None:
         return None
     node.graph.budget.count_folded(sum(r.nbytes for r in results))
     return tuple(Constant.of(np.asarray(r), node.outputs[i]) for i, r in enumerate(results))
+
+
+# Before these opsets they meant something else than what the reference computes.
+_CHANGED = {"Softmax": 13, "LogSoftmax": 13, "Hardmax": 13, "BatchNormalization": 14, "PRelu": 7, "RoiAlign": 16}
+
+
+def _is_another(node: Node) -> bool:
+    """Whether the reference computes something else than the node's opset says."""
+    if node.opset < _CHANGED.get(node.op, 0) or node.has_attr("broadcast"):  # along an axis, which it does not read
+        return True
+    if node.op == "LpNormalization":  # by the sum of the elements, not of their sizes
+        return int(node.attr("p", 2)) == 1
+    return node.op == "Slice" and node.has(4) and _starts_in_front(node)
+
+
+def _starts_in_front(node: Node) -> bool:
+    """Whether a slice starts in front of the first element and goes backwards: that one, not none."""
+    shape, starts, steps = node.value(0).shape, node.constant(1), node.constant(4)
+    axes = node.constant_or(3, np.arange(len(starts)))
+    return any(step < 0 and start < -shape[axis] for start, axis, step in zip(starts, axes, steps))
 
 
 def evaluate(node: Node, inputs: list[np.ndarray | None]) -> tuple[np.ndarray, ...]:

@@ -61,7 +61,6 @@ def size(node: Node) -> Value:
     "GatherElements",
     "Concat",
     "Split",
-    "Trilu",
 )
 def moves(node: Node) -> tuple[Value, ...] | None:
     """Operators that move elements about: done to the positions by the reference implementation."""

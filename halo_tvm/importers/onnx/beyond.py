@@ -2,6 +2,7 @@
 
 FloorDiv                  of integers, rounded down
 Expm1, Log1p              to the last digits of small numbers
+Erfc                      of large numbers to its own last digits, where 1 - Erf is 0
 Lgamma, Digamma, Erfinv, NextAfter
 
 LSTM of bounded cells stands in `recurrent`.
@@ -23,6 +24,7 @@ from ._registry import BEYOND, converter
 from .elementwise import operands
 
 _SPECIAL: dict[str, Callable[[Scalar], Scalar]] = {
+    "Erfc": special.erfc,
     "Lgamma": special.lgamma,
     "Digamma": special.digamma,
     "Erfinv": special.erf_inv,

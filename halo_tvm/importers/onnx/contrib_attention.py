@@ -150,8 +150,9 @@ def group_query_attention(node: Node) -> tuple[relax.Expr | None, ...]:
     for name in ("k_quant_type", "v_quant_type"):
         node.refuse_unless(node.attr(name, "NONE") == "NONE", f"expected {name}=NONE, found {node.attr(name, 'NONE')}")
     node.refuse_unless(int(node.attr("causal", 1)) == 1, "expected causal=1, found 0")
-    for index in range(11, 16):
-        node.refuse_unless(not node.has(index), f"expected no input {index} (sinks, scales of the cache, norms)")
+    for index in range(11, len(node.inputs)):
+        what = "sinks, scales of the cache, norms, lengths of queries"
+        node.refuse_unless(not node.has(index), f"expected no input {index} ({what})")
     node.refuse_unless(not any(node.outputs[3:]), "expected no fourth output")
     heads, groups = int(node.attr("num_heads")), int(node.attr("kv_num_heads"))
     q, k, v = _operands(node, heads, groups)

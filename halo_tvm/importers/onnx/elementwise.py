@@ -16,6 +16,7 @@ from ..meaning.pointwise import HALVES, Scalar, const, const_like, dtype_of, in_
 from ..meaning.unary import unary
 from ._node import Node
 from ._registry import converter
+from ._spell import reshape
 
 # Operators of one operand that `meaning.unary` has under the same name.
 _UNARY = (
@@ -150,7 +151,10 @@ def where(node: Node) -> relax.Expr:
 
 @converter("PRelu")
 def prelu(node: Node) -> relax.Expr:
-    return pointwise(node, lambda x, slope: tirx.Select(x < const_like(0, x), x * slope, x), *node.xs())
+    x, slope = node.xs()
+    if node.opset < 7 and node.rank(1) == 1:  # one for each channel, or one for all
+        slope = reshape(node, slope, [node.shape(1)[0], *[1] * (node.rank(0) - 2)])
+    return pointwise(node, lambda x, slope: tirx.Select(x < const_like(0, x), x * slope, x), x, slope)
 
 
 # Any number of operands.

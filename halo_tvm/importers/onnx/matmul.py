@@ -143,7 +143,9 @@ def fused_matmul(node: Node) -> relax.Expr:
 @converter("MatMulNBits", domain="com.microsoft")
 def matmul_n_bits(node: Node) -> relax.Expr:
     """A @ W^T (+ bias), W [n, k] of 2, 4 or 8 bits in blocks along k; the weight is restored when it is loaded."""
-    k, n, bits, block = (int(node.attr(name)) for name in ("K", "N", "bits", "block_size"))
+    k, n, block = (int(node.attr(name)) for name in ("K", "N", "block_size"))
+    bits = int(node.attr("bits", 4))
+    node.refuse_unless(not node.attr("weight_prepacked", 0), "expected weights in rows, found packed ones")
     node.refuse_unless(bits in (2, 4, 8), f"expected 2, 4 or 8 bits, found {bits}")
     node.refuse_unless(
         not node.has(4) or node.is_known(4) and np.array_equal(node.constant(4), np.arange(k) // block),

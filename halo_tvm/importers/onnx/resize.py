@@ -29,8 +29,10 @@ def upsample(node: Node) -> relax.Expr:
 
 @converter("Resize", since=10)
 def resize_10(node: Node) -> relax.Expr:
+    """The nearest element is the one in front, and behind where an axis shrinks."""
     scales = [float(v) for v in node.constant(1).reshape(-1)]
-    return _scaled(node, scales, list(range(node.rank(0))), Way(node.attr("mode", "nearest"), "asymmetric", "floor"))
+    way = Way(node.attr("mode", "nearest"), "asymmetric", "floor")
+    return _scaled(node, scales, list(range(node.rank(0))), way, shrinking="ceil")
 
 
 @converter("Resize", since=11)
@@ -77,14 +79,20 @@ def resize(node: Node) -> relax.Expr:
 
 
 def _scaled(
-    node: Node, scales: Sequence[float], axes: Sequence[int], way: Way, rois: Sequence[float] | None = None
+    node: Node,
+    scales: Sequence[float],
+    axes: Sequence[int],
+    way: Way,
+    rois: Sequence[float] | None = None,
+    shrinking: str = "",
 ) -> relax.Expr:
+    """`shrinking`: how the nearest element is found along axes that shrink, where that is another way."""
     node.refuse_unless(len(scales) == len(axes), f"expected {len(axes)} scales, found {len(scales)}")
     node.refuse_unless(all(s > 0 for s in scales), "expected scales above 0")
     rois = rois or [0.0] * len(axes) + [1.0] * len(axes)
     shape = node.shape(0)
     table = [
-        (Axis(a, s, (rois[i], rois[len(axes) + i])), _scaled_size(node, shape[a], s))
+        (Axis(a, s, (rois[i], rois[len(axes) + i]), shrinking if s < 1 else ""), _scaled_size(node, shape[a], s))
         for i, (a, s) in enumerate(zip(axes, scales))
     ]
     return resized(node, node.x(0), table, way)

@@ -2,7 +2,7 @@
 
 FloorDiv, FloorMod   of integers rounded down; tf2onnx divides towards zero
 Select, SelectV2     Where; tf2onnx writes condition * a + (1 - condition) * b, where a NaN of one side reaches all
-Erfc                 1 - Erf
+Erfc                 of large numbers to its own last digits
 Expm1, Log1p         without the cancellation of their names: to the last digits of small numbers
 Xlogy, Xlog1py, Xdivy, MulNoNan   0 where one factor is 0, whatever the other is
 TruncateMod, L2Loss, OneHot   by what ONNX has; a negative number is nowhere hot, where ONNX counts from the end
@@ -64,11 +64,6 @@ def _select(place: Replaced) -> str:
     if place.node.type == "Select" and place.rank(condition) == 1 and (rank := place.rank(values[0])) > 1:
         condition = place.emit("Reshape", condition, place.const([-1] + [1] * (rank - 1)))
     return place.emit("Where", condition, *values)
-
-
-def _erfc(place: Replaced) -> str:
-    (x,) = place.inputs
-    return place.emit("Sub", place.like(1, x), place.emit("Erf", x))
 
 
 def _beyond(place: Replaced) -> str:
@@ -157,8 +152,7 @@ HANDLERS: dict[str, Handler] = {
     "TruncateMod": _truncated_modulo,
     "Select": _select,
     "SelectV2": _select,
-    "Erfc": _erfc,
-    **dict.fromkeys(("Expm1", "Log1p", "Lgamma", "Digamma", "Erfinv", "NextAfter"), _beyond),
+    **dict.fromkeys(("Expm1", "Log1p", "Lgamma", "Digamma", "Erfc", "Erfinv", "NextAfter"), _beyond),
     "Xlogy": _xlogy,
     "Xlog1py": _xlog1py,
     "Xdivy": _xdivy,

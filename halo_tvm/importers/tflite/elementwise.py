@@ -164,7 +164,10 @@ def floor_div(node: Node) -> Result:
     """Rounded down; integers from their remainder, which has the sign of the divisor."""
     x, y = node.x(0), node.x(1)
     if node.output().dtype.startswith("float"):
-        return Result(node.emit("Floor", node.emit("Div", x, y)))
+        rest, moved = _remainder(node, x, y)
+        quotient = node.emit("Div", node.emit("Sub", x, rest), y)  # of whole numbers, but for its rounding
+        less = node.emit("Sub", quotient, node.const(1.0, np.dtype(node.output().dtype)))
+        return Result(node.emit("Round", node.emit("Where", moved, less, quotient)))
     return Result(node.emit("Div", node.emit("Sub", x, node.emit("Mod", x, y)), y))
 
 
@@ -174,16 +177,29 @@ def floor_mod(node: Node) -> Result:
     x, y = node.x(0), node.x(1)
     if not node.output().dtype.startswith("float"):
         return Result(node.emit("Mod", x, y))
-    return Result(node.emit("Sub", x, node.emit("Mul", node.emit("Floor", node.emit("Div", x, y)), y)))
+    rest, moved = _remainder(node, x, y)
+    return Result(node.emit("Where", moved, node.emit("Add", rest, y), rest))
+
+
+def _remainder(node: Node, x: str, y: str) -> tuple[str, str]:
+    """The remainder of a division of floats towards zero, and whether its sign is not the divisor's."""
+    zero = node.const(0.0, np.dtype(node.output().dtype))
+    rest = node.emit("Mod", x, y, fmod=1)
+    differ = node.emit("Xor", node.emit("Less", rest, zero), node.emit("Less", y, zero))
+    return rest, node.emit("And", differ, node.emit("Not", node.emit("Equal", rest, zero)))
 
 
 @writes("ATAN2")
 def atan2(node: Node) -> Result:
     """The angle of (x, y): arctan(y / x), a half turn away where x < 0, a quarter where x = 0."""
-    y, x = node.x(0), node.x(1)
+    far = node.const(float(np.finfo(np.float32).max), np.float32)  # of two infinities no quotient is known
+    near = [node.emit("Max", node.emit("Min", node.x(i), far), node.emit("Neg", far)) for i in (0, 1)]
+    y, x = near
     zero, pi = node.const(0.0, np.float32), node.const(math.pi, np.float32)
     half = node.const(math.pi / 2, np.float32)
-    below = node.emit("Less", y, zero)
+    # -0 is below, which only its reciprocal shows.
+    reciprocal = node.emit("Reciprocal", y)
+    below = node.emit("Or", node.emit("Less", y, zero), node.emit("Less", reciprocal, zero))
     level = node.emit("Equal", x, zero)
     divisor = node.emit("Where", level, node.const(1.0, np.float32), x)
     turn = node.emit("Where", below, node.emit("Neg", pi), pi)
@@ -214,12 +230,16 @@ def select(node: Node) -> Result:
 @pairs
 @writes("CAST")
 def cast(node: Node) -> Result:
-    """Of complex numbers the real parts are left."""
+    """Of complex numbers the real parts are left; floats beyond a small integer type are its nearest."""
     if node.output().is_complex:
         raise Refused("expected real numbers, found complex ones")
     if node.tensor(0).is_complex:
         return Result(node.emit("Cast", part_of(node, 0), to=onnx_type(node.output().dtype)), stored=True)
-    return Result(node.emit("Cast", node.stored(0), to=onnx_type(node.output().dtype)), stored=True)
+    x, source, target = node.stored(0), np.dtype(node.tensor(0).dtype), np.dtype(node.output().dtype)
+    if source.kind == "f" and target.kind in "iu" and target.itemsize < source.itemsize:
+        least, most = (float(bound) for bound in (np.iinfo(target).min, np.iinfo(target).max))
+        x = node.emit("Clip", x, node.const(least, source), node.const(most, source))
+    return Result(node.emit("Cast", x, to=onnx_type(target.name)), stored=True)
 
 
 @writes("QUANTIZE", "DEQUANTIZE")

@@ -65,9 +65,11 @@ def dynamic_update_slice(node: Node) -> Result:
 
 @writes("ONE_HOT")
 def one_hot(node: Node) -> Result:
-    """Inputs: indices, depth, the value at the index and the one elsewhere."""
+    """Inputs: indices, depth, the value at the index and the one elsewhere. A negative index is hot nowhere."""
+    depth, indices = node.int64(1), node.int64(0)
+    indices = node.emit("Where", node.emit("Less", indices, node.const(0, np.int64)), depth, indices)
     values = node.emit("Concat", *(node.emit("Reshape", node.x(i), node.sizes([1])) for i in (3, 2)), axis=0)
-    return Result(node.emit("OneHot", node.int64(0), node.int64(1), values, axis=node.option("axis")))
+    return Result(node.emit("OneHot", indices, depth, values, axis=node.option("axis")))
 
 
 @writes("TOPK_V2")

@@ -27,7 +27,10 @@ from .lets import hoist_lets, let
 # Adding and subtracting 1.5 * 2^23 rounds to the nearest integer, and leaves that integer in the low bits.
 ROUND = 12582912.0
 LOG2E = 1.4426950408889634
-LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4  # the high part has so few bits that n * high is exact
+LOG10E = 0.4342944819032518
+# The high parts have so few bits that n * high is exact.
+LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
+LOG10_2_HIGH, LOG10_2_LOW = 0.30078125, 2.48745663981195e-4
 EXP_LOWEST, EXP_HIGHEST = -87.33654, 88.72283  # outside: below the smallest normal, above the largest number
 FLT_MAX, FLT_MIN = 3.4028234663852886e38, 1.1754943508222875e-38
 
@@ -189,6 +192,11 @@ def sigmoid(x: Expr) -> Expr:
 
 def log(x: Expr) -> Expr:
     """Natural logarithm; -inf at zero, NaN below."""
+    return _logarithm(x, lambda e, f, tail: e * like(x, LN2_HIGH) + (f + (tail + e * like(x, LN2_LOW))))
+
+
+def _logarithm(x: Expr, sum_up: Callable[[Expr, Expr, Expr], Expr]) -> Expr:
+    """sum_up(e, f, tail) for x = 2^e (1 + f), f + tail being the natural logarithm of 1 + f."""
 
     def body(x: Expr) -> Expr:
         tiny = x < like(x, FLT_MIN)
@@ -201,11 +209,10 @@ def log(x: Expr) -> Expr:
             exponent = tirx.Cast(with_lanes("float32", x), raised) - tirx.Select(tiny, like(x, 23.0), like(x, 0.0))
             mantissa = float_of(tirx.bitwise_and(bits, int_like(x, 0x7FFFFF)) + int_like(x, SQRT_HALF_BITS))
 
-            def sum_up(f: Expr) -> Expr:
-                tail = f * f * polynomial(LOG1P, f)
-                return let(exponent, lambda e: e * like(x, LN2_HIGH) + (f + (tail + e * like(x, LN2_LOW))))
+            def summed(f: Expr) -> Expr:
+                return let(exponent, lambda e: sum_up(e, f, f * f * polynomial(LOG1P, f)))
 
-            return let(mantissa - like(x, 1.0), sum_up)
+            return let(mantissa - like(x, 1.0), summed)
 
         scaled = tirx.Select(tiny, x * like(x, 8388608.0), x)
         value = let(bits_of(scaled), normal)
@@ -232,13 +239,17 @@ def log1p(x: Expr) -> Expr:
 
 
 def log2(x: Expr) -> Expr:
-    """Base-2 logarithm."""
-    return log(x) * like(x, LOG2E)
+    """Base-2 logarithm, exact of powers of two."""
+    return _logarithm(x, lambda e, f, tail: e + (f + tail) * like(x, LOG2E))
 
 
 def log10(x: Expr) -> Expr:
     """Base-10 logarithm."""
-    return log(x) * like(x, 0.4342944819032518)
+
+    def sum_up(e: Expr, f: Expr, tail: Expr) -> Expr:
+        return e * like(x, LOG10_2_HIGH) + ((f + tail) * like(x, LOG10E) + e * like(x, LOG10_2_LOW))
+
+    return _logarithm(x, sum_up)
 
 
 BUILDERS: dict[str, Callable[[Expr], Expr]] = {

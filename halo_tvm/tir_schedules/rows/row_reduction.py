@@ -70,7 +70,7 @@ class RowReduction(Rule[RowDecision]):
     def default(self, func: tirx.PrimFunc, target: Target) -> RowDecision:
         rows = rows_of(func)
         of_depth = [stage for stage in rows.stages if stage.depth is not None]
-        if len(of_depth) == 1 and constant(rows.depth) is not None and constant(rows.depth) <= _FEW:
+        if len(of_depth) == 1 and 1 < (constant(rows.depth) or 0) <= _FEW:
             raise Declined(f"one reduction of {rows.depth} elements: rows are better side by side")
         # A launch costs 0.75 us, about 8000 elements of these cheap loops. Four vectors hide the latency of an
         # addition; eight runs per core balance rows well enough and cost nothing.

@@ -359,3 +359,27 @@ def test_every_operator(batch, tmp_path: Path):
         got, want = np.asarray(found[f"y{i}"]), wanted[f"y{i}"]
         assert got.dtype == want.dtype and got.shape == want.shape, name
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5, err_msg=name)
+
+
+def test_numbers_at_the_edges(tmp_path: Path) -> None:
+    """Where the usual formulas differ from LiteRT: quotients that round up, infinities, signs of 0, saturation."""
+    x = np.array([1, -7, 7, 1e9, 5, -5, 0, -0.0, np.inf, -np.inf, 300, -200], np.float32)
+    y = np.array([0.1, 0.7, -0.7, 3, np.inf, -np.inf, -1, -1, np.inf, np.inf, 7, 7], np.float32)
+    g = GraphFile()
+    feeds = [g.input(x.shape), g.input(x.shape), g.input((4,), "int32")]
+    outputs = []
+    for name in ("FLOOR_DIV", "FLOOR_MOD"):
+        kind = "".join(part.capitalize() for part in name.split("_")) + "Options"
+        outputs += g.op(name, feeds[:2], [g.tensor(x.shape)], kind)
+    outputs += g.op("ATAN2", feeds[:2], [g.tensor(x.shape)])
+    for dtype in ("int8", "uint8", "int16"):
+        outputs += g.op("CAST", feeds[:1], [g.tensor(x.shape, dtype)], "CastOptions")
+    hot = [feeds[2], g.const(3, "int32"), g.const(1.0), g.const(0.0)]
+    outputs += g.op("ONE_HOT", hot, [g.tensor((4, 3))], "OneHotOptions", axis=-1)
+    file = tmp_path / "edges.tflite"
+    file.write_bytes(g.write(outputs))
+    model = import_model(str(file))
+    given = {"x0": x, "x1": y, "x2": np.array([-1, 0, 2, 5], np.int32)}
+    wanted, found = model.engine(given), compile_in_process(model)(**given)
+    for name, want in wanted.items():
+        np.testing.assert_allclose(np.asarray(found[name]), want, rtol=1e-6, atol=1e-30, err_msg=name)

@@ -6,10 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from jax import lax
 from tvm import ir, relax, tirx
 
 from ....division import trunc_divide, trunc_modulo
 from ....extremes import is_nan
+from ....relay_ops.operator import number_of
 from ...meaning import scalar, special
 from ...meaning.builder import expr_dtype, expr_shape
 from ...meaning.comparison import COMPARISONS
@@ -34,7 +36,7 @@ _FUNCTIONS: dict[str, Callable[[Scalar], Scalar]] = {
     "erf_inv": special.erf_inv,
     "lgamma": special.lgamma,
     "digamma": special.digamma,
-    "exp2": lambda x: tirx.exp(x * const_like(math.log(2), x)),
+    "exp2": tirx.exp2,
 }
 # Of numbers, and of bools.
 _ARITHMETIC = {
@@ -106,6 +108,8 @@ def linear_step(c: Primitive) -> Value:
             return c.spread(c.operand(x), c.shape)
         if c.op == "add" and (added := _bias_before_split(c, x, other)) is not None:
             return added
+        if c.op == "mul" and (product := _gelu_step(c, x, other)) is not None:
+            return product
     return by_type(*_ARITHMETIC[c.op])(c)
 
 
@@ -219,7 +223,7 @@ def next_after(c: Primitive) -> Value:
 @converter("round")
 def round_(c: Primitive) -> Value:
     """To the nearest integer; halves to the even one, or away from 0."""
-    if str(c.params["rounding_method"]).endswith("EVEN"):
+    if c.params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN:
         return c.spread(unary(c, "round", c.operand(0)), c.shape)
 
     def away(x: Scalar) -> Scalar:
@@ -232,9 +236,32 @@ def round_(c: Primitive) -> Value:
 
 @converter("erfc")
 def erfc(c: Primitive) -> Value:
-    """1 - erf(x); lifts know it by this."""
-    wide = unary(c, "erf", c.operand(0))
-    return c.spread(c.emit(relax.op.subtract(c.scalar(1, c.dtype), wide)), c.shape)
+    """Of large numbers to its own last digits, where 1 - erf(x) is 0."""
+    x = c.operand(0)
+    out = pointwise(c, in_float32(special.erfc), x)
+    c.walker.complements[out] = x
+    return c.spread(out, c.shape)
+
+
+def _gelu_step(c: Primitive, value: int, other: int) -> Value | None:
+    """A multiple of x times erfc of one, by 1 - erf, by which lifts know GELU: what is lost is small beside x."""
+    inner = c.walker.complements.get(c.operand(value))
+    factor = c.operand(other)
+    if inner is None or not _multiplied(c, inner).same_as(_multiplied(c, factor)):
+        return None
+    wide = c.emit(relax.op.subtract(c.scalar(1, c.dtype), unary(c, "erf", inner)))
+    return c.spread(c.emit(relax.op.multiply(factor, wide)), c.shape)
+
+
+def _multiplied(c: Primitive, x: relax.Expr) -> relax.Expr:
+    """What `x` is a multiple of, by numbers."""
+    inner = c.bound_to(x)
+    if not isinstance(inner, relax.Call) or not isinstance(inner.op, ir.Op):
+        return x
+    name, numbers = inner.op.name, [number_of(arg) is not None for arg in inner.args]
+    if name == "relax.negative" or name in ("relax.multiply", "relax.divide") and numbers[1]:
+        return _multiplied(c, inner.args[0])
+    return _multiplied(c, inner.args[1]) if name == "relax.multiply" and numbers[0] else x
 
 
 @converter("is_finite")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import torch
@@ -204,28 +203,14 @@ def _whole(c: Call, name: str) -> relax.Expr:
     return unary(c, name, x) if "float" in c.dtype else x
 
 
-def _by_log(scale: float) -> Callable[[Call], relax.Expr]:
-    def convert(c: Call) -> relax.Expr:
-        x = widened(c, c.tensor("self", c.dtype))
-        y = c.emit(relax.op.multiply(c.emit(relax.op.log(x)), constant(scale, expr_dtype(x))))
-        return c.cast(y, c.dtype)
-
-    return convert
-
-
-converter("log2.default")(_by_log(1 / math.log(2)))
-converter("log10.default")(_by_log(1 / math.log(10)))
-
-
-@converter("exp2.default")
-def exp2(c: Call) -> relax.Expr:
-    x = widened(c, c.tensor("self", c.dtype))
-    x = c.emit(relax.op.multiply(x, constant(math.log(2), expr_dtype(x))))
-    return c.cast(c.emit(relax.op.exp(x)), c.dtype)
-
-
 def _pointwise(c: Call, function: Callable[[Scalar], Scalar]) -> relax.Expr:
     return pointwise(c, in_float32(function), c.tensor("self", c.dtype))
+
+
+# Exact of powers of two and of ten, which the logarithm times a number is not.
+converter("log2.default")(lambda c: _pointwise(c, tirx.log2))
+converter("log10.default")(lambda c: _pointwise(c, tirx.log10))
+converter("exp2.default")(lambda c: _pointwise(c, tirx.exp2))
 
 
 @converter("abs.default")

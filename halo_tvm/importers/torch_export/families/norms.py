@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import torch
 from tvm import relax
@@ -88,13 +89,20 @@ def batch(c: Call) -> object:
 
 @converter("softmax.int", "_softmax.default", "special_softmax.int")
 def softmax(c: Call) -> relax.Expr:
-    x = c.tensor("self", c.dtype)
-    return x if c.rank("self") == 0 else c.emit(relax.op.nn.softmax(x, c.axis("dim")))
+    return _along(c, relax.op.nn.softmax)
 
 
 @converter("log_softmax.int", "_log_softmax.default")
 def log_softmax(c: Call) -> relax.Expr:
-    return c.emit(relax.op.nn.log_softmax(c.tensor("self", c.dtype), c.axis("dim")))
+    return _along(c, relax.op.nn.log_softmax)
+
+
+def _along(c: Call, function: Callable[..., relax.Expr]) -> relax.Expr:
+    """`function` along an axis, which a scalar has one element of."""
+    x = c.tensor("self", c.dtype)
+    if c.rank("self"):
+        return c.emit(function(x, c.axis("dim")))
+    return c.reshape(c.emit(function(c.reshape(x, [1]), 0)), [])
 
 
 @converter("_safe_softmax.default")

@@ -49,10 +49,12 @@ converter("prod.dim_int", "prod.default")(_reduced(relax.op.prod, 1))
 
 @converter("any.default", "any.dim", "any.dims", "all.default", "all.dim", "all.dims")
 def any_all(c: Call) -> relax.Expr:
+    """Of no elements any is False, which the largest of none is not."""
     x = c.cast(c.tensor("self", "bool"), "int8")
-    function = relax.op.max if ".any." in f".{c.node.target}." or "any" in str(c.node.target) else relax.op.min
+    is_any = "any" in str(c.node.target)
+    function = relax.op.max if is_any else relax.op.min
     y = c.emit(function(x, _axes(c, c.rank("self")), keepdims=bool(c.nodes.get("keepdim", False))))
-    return c.cast(y, "bool")
+    return c.emit(relax.op.greater(y, constant(0, "int8"))) if is_any else c.cast(y, "bool")
 
 
 @converter("max.dim", "min.dim")

@@ -34,7 +34,8 @@ def _way(c: Call) -> Way:
     if "nearest" in c.op:
         # Exact ones take the element around their centre; the others the one at or before their corner.
         exact = "exact" in c.op
-        return Way("nearest", *(("half_pixel", "round_prefer_ceil") if exact else ("asymmetric", "floor")))
+        places = ("half_pixel", "round_prefer_ceil") if exact else ("asymmetric", "floor")
+        return Way("nearest", *places, single=c.dtype != "float64")
     # Shares of elements outside are given to those inside by antialiasing; else the border is repeated.
     transform = "align_corners" if c["align_corners"] else "half_pixel"
     mode = "cubic" if "cubic" in c.op else "linear"

@@ -326,7 +326,7 @@ def unfold(c: Call) -> relax.Expr:
 
 @converter("pixel_shuffle.default")
 def pixel_shuffle(c: Call) -> relax.Expr:
-    n, channels, h, w = c.shape_of("self")
-    r = int(c["upscale_factor"])
-    split = c.reshape(c.tensor("self"), [n, tirx.floordiv(channels, r * r), r, r, h, w])
-    return c.reshape(c.permute(split, [0, 1, 4, 2, 5, 3]), c.shape)
+    *lead, channels, h, w = c.shape_of("self")
+    r, n = int(c["upscale_factor"]), len(lead)
+    split = c.reshape(c.tensor("self"), [*lead, tirx.floordiv(channels, r * r), r, r, h, w])
+    return c.reshape(c.permute(split, [*range(n + 1), n + 3, n + 1, n + 4, n + 2]), c.shape)
