@@ -308,7 +308,9 @@ def _pad(x: np.ndarray, widths: list[list[int]]) -> np.ndarray:
 
 
 def _sum(x: np.ndarray, axes: list[int], keepdims: bool) -> np.ndarray:
-    return x.sum(axis=tuple(axes), keepdims=keepdims)
+    # Narrow floating-point numbers are summed in float32, and rounded once when the recipe's type is made.
+    wide = np.float32 if x.dtype.itemsize < 4 and x.dtype.kind not in "iub" else None
+    return x.sum(axis=tuple(axes), keepdims=keepdims, dtype=wide)
 
 
 def _astype(x: np.ndarray, dtype: str) -> np.ndarray:

@@ -25,6 +25,8 @@ def activation_of(call: relax.Call, value: Value) -> tuple[str, relax.Expr] | No
         if op_name(inner) == "relax.sigmoid" and _is_product(call, 1.0, [inner.args[0], factor], value):
             return "silu", inner.args[0]
         bent = _plus_one(inner, value)
+        if bent is None:
+            continue
         for name, argument in (("gelu", "relax.erf"), ("gelu_tanh", "relax.tanh")):
             if op_name(value(bent)) != argument:
                 continue
@@ -85,9 +87,9 @@ def _terms(expr: relax.Expr, value: Value) -> Iterator[tuple[relax.Expr, relax.E
         yield inner.args[1], inner.args[0]
 
 
-def _plus_one(expr: relax.Expr, value: Value) -> relax.Expr:
-    """y of y + 1, else the expression itself."""
-    return next((y for y, one in _terms(expr, value) if number_of(value(one)) == 1.0), expr)
+def _plus_one(expr: relax.Expr, value: Value) -> relax.Expr | None:
+    """y of y + 1; None where nothing is added, or another number."""
+    return next((y for y, one in _terms(expr, value) if number_of(value(one)) == 1.0), None)
 
 
 def _scaled(expr: relax.Expr, constant: float, value: Value) -> list[relax.Expr]:

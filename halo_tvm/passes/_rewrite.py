@@ -15,7 +15,11 @@ Rule = Callable[[relax.Call, Callable[[relax.Expr], relax.Expr]], tuple[relax.Ex
 
 
 def rewrite_calls(mod: tvm.IRModule, rule: Rule) -> tuple[tvm.IRModule, Report]:
-    """Apply `rule` to every call of main, in order, and count what it did by name."""
+    """Apply `rule` to every call of main, in order, and count what it did by name.
+
+    A replacement of another rank or element type than the call's is dropped: a rule that reads a constant of one
+    element as a number does not see the axes that it adds.
+    """
     func = mod["main"]  # other functions, branches and loops, are left as they are
     values: dict[relax.Var, relax.Expr] = {}
     counts: dict[str, int] = {}
@@ -31,10 +35,13 @@ def rewrite_calls(mod: tvm.IRModule, rule: Rule) -> tuple[tvm.IRModule, Report]:
         """`expr` by the rule as often as it applies; calls inside what the rule makes are bound `before` it."""
         while isinstance(expr, relax.Call) and (found := rule(expr, value)) is not None:
             replacement, what = found
-            counts[what] = counts.get(what, 0) + 1
-            expr = _bound(
+            made = _bound(
                 builder, replacement, lambda inner: bind(rewritten(inner, before, variable), before, variable)
             )
+            if not _takes_the_place(made.ty, expr.ty):
+                break
+            counts[what] = counts.get(what, 0) + 1
+            expr = made
         return expr
 
     def bind(expr: relax.Expr, before: list[relax.Binding], variable: type) -> relax.Expr:
@@ -68,6 +75,12 @@ def rewrite_calls(mod: tvm.IRModule, rule: Rule) -> tuple[tvm.IRModule, Report]:
     new = new.with_attrs({key: func.attrs[key] for key in func.attrs.keys()})
     clean = [relax.transform.Normalize(), relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
     return tvm.transform.Sequential(clean)(replace_main(mod, new)), {"rewritten": counts}
+
+
+def _takes_the_place(new: relax.Type, old: relax.Type) -> bool:
+    """Whether two types are of one rank and element type, where they are tensors."""
+    tensors = isinstance(new, relax.TensorType) and isinstance(old, relax.TensorType)
+    return not tensors or (new.ndim == old.ndim and new.dtype == old.dtype)
 
 
 def _bound(builder: relax.BlockBuilder, expr: relax.Expr, bind: Callable[[relax.Expr], relax.Expr]) -> relax.Expr:

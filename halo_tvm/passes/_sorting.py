@@ -140,9 +140,9 @@ def nonzero_fill_kernel(dtype: str) -> tirx.PrimFunc:
 def groups_kernel(dtype: str, in_order_of_values: bool) -> tirx.PrimFunc:
     """x [1, n, width], order [1, n] -> group [n] of each element among equal ones, count [1] of groups.
 
-    Groups are numbered by value, or else by where they first occur.
+    Groups are numbered by value, or else by where they first occur. NaN is one group, as in NumPy.
     """
-    number = comparable(dtype)
+    before = comes_before(dtype, descending=False)
 
     @T.prim_func(private=True, s_tir=True)
     def groups(x: T.handle, order: T.handle, group: T.handle, count: T.handle):
@@ -163,7 +163,10 @@ def groups_kernel(dtype: str, in_order_of_values: bool) -> tirx.PrimFunc:
                     new[0] = j == T.int64(0)
                     if j > T.int64(0):
                         for w in T.serial(width):
-                            if number(X[0, O[0, j], w]) != number(X[0, O[0, j - T.int64(1)], w]):
+                            if T.Or(
+                                before(X[0, O[0, j - T.int64(1)], w], X[0, O[0, j], w]),
+                                before(X[0, O[0, j], w], X[0, O[0, j - T.int64(1)], w]),
+                            ):
                                 new[0] = True
                     if new[0]:
                         C[0] = C[0] + T.int64(1)

@@ -70,10 +70,9 @@ def _check_layers(context: Context, layers: set[str]) -> None:
     used = {pattern for layer in layers for pattern in context.overrides.matching(layer)}
     for pattern in context.overrides.layers:
         if pattern not in used:
-            known = ", ".join(sorted(layers)[:6]) or "none (this model's importer names no layers)"
-            raise UsageError(
-                f"expected a layer for [layers.{pattern!r}], found none: the layers are {known}; correct halo.toml"
-            )
+            known = ", ".join(sorted(layers)[:6])
+            what = f"the layers are {known}; correct halo.toml" if known else "use [operators.NAME] for this model"
+            raise UsageError(f"expected a layer for [layers.{pattern!r}], found none: {what}")
 
 
 def _activation(name: str, activation: Activation) -> Callable[[relax.BlockBuilder, relax.Call], relax.Expr]:

@@ -150,7 +150,7 @@ def _typed(lifted: relax.Expr, expected: relax.Type) -> tuple[list[relax.VarBind
     builder._begin_dataflow_block()
     try:
         lifted = builder.normalize(lifted)
-    except ValueError as reason:  # an operator's type rule
+    except (TypeError, ValueError) as reason:  # a type rule of an operator of ours, or of TVM
         raise Rejected(str(reason).strip()) from reason
     finally:
         added = list(builder._end_block().bindings)

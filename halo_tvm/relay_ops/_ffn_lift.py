@@ -11,7 +11,7 @@ from tvm.relax.dpl import is_op
 
 from ..errors import NoMatch, Rejected
 from ._slices import slice_of
-from .operator import RESHAPES, Lift, Match, attrs_of, number_of, op_name, same_dimension
+from .operator import RESHAPES, Lift, Match, attrs_of, number_of, op_name, same_dimension, same_places
 from .parts.activation import ACTIVATIONS, QUICK
 
 Call = Callable[..., relax.Expr]
@@ -39,10 +39,12 @@ def _lifted(match: Match, down: relax.Call, call: Call) -> relax.Expr:
     gated = False
     if found is None and op_name(match.value(hidden)) == "relax.multiply":
         inside.add(hidden)
-        for active, other in (match.value(hidden).args, list(match.value(hidden).args)[::-1]):
+        product = match.value(hidden)
+        for active, other in (product.args, list(product.args)[::-1]):
             active = _flat(match, active, inside)
             found = _activated(match, active)
             if found is not None:
+                _check_same_places(product)
                 hidden, gated, up = active, True, _projection(match, other, inside)
                 break
     if found is None:
@@ -120,6 +122,13 @@ def _projection(match: Match, expr: relax.Expr, inside: set) -> _Projection | No
         return None
     inside.add(source)
     return _Projection(linear, 0 if part[0] == 0 else 1)
+
+
+def _check_same_places(product: relax.Call) -> None:
+    """`Rejected` where a factor is broadcast: then rows of the one meet other rows of the other."""
+    if not all(same_places(factor.ty, product.ty) for factor in product.args):
+        left, right = (factor.ty for factor in product.args)
+        raise Rejected(f"the gate and what it gates must have the shape of their product, got {left} and {right}")
 
 
 def _check_private(match: Match, linear: relax.Call, inside: set) -> None:

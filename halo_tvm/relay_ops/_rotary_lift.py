@@ -15,7 +15,7 @@ from tvm.relax.dpl import is_op, wildcard
 from ..errors import NoMatch, Rejected
 from ._rotary_tables import table_of
 from ._slices import fields_of, slice_of
-from .operator import Lift, Match, op_name, same_dimension
+from .operator import Lift, Match, op_name, require_float, same_dimension
 
 Call = Callable[..., relax.Expr]
 
@@ -44,6 +44,7 @@ def _call(
 ) -> relax.Expr:
     if x.ty.ndim != 4:
         raise Rejected(f"the operator takes tensors of rank 4, got {x.ty}")
+    require_float(x, cosine, sine)
     cos, sin = (table_of(match, operand, x, interleaved) for operand in (cosine, sine))
     if cos.heads_first != sin.heads_first or not same_dimension(cos.lead, sin.lead):
         raise Rejected("cosine and sine are arranged differently")

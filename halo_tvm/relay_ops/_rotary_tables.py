@@ -89,9 +89,8 @@ def _step(match: Match, expr: relax.Expr) -> tuple[relax.Expr, Callable[[relax.E
         return value.args[0], getattr(relax.op, name.removeprefix("relax."))
     if name == "relax.multiply":
         number = number_of(match.value(value.args[1]))
-        return (
-            None if number is None else (value.args[0], lambda x: relax.op.multiply(x, relax.const(np.float32(number))))
-        )
+        factor = None if number is None else relax.const(number, str(value.ty.dtype))
+        return None if factor is None else (value.args[0], lambda x: relax.op.multiply(x, factor))
     if name in ("relax.concat", "relax.stack"):
         fields = match.value(value.args[0])
         parts = list(fields.fields) if isinstance(fields, relax.Tuple) else []

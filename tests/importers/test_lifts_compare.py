@@ -59,6 +59,18 @@ class OneColumnGate(torch.nn.Module):
         return self.down(torch.nn.functional.silu(self.gate(x)) * self.up(x))
 
 
+class EveryGateOfEveryRow(torch.nn.Module):
+    """Rows of the gate along one axis, what they gate along another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = torch.nn.Linear(8, 16), torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+
+    def forward(self, x):
+        gate = torch.nn.functional.silu(self.gate(x))
+        return self.down(gate.reshape(-1, 1, 16) * self.up(x).reshape(1, -1, 16))
+
+
 class OtherHalves(torch.nn.Module):
     """A gate and what it gates are halves of rows of another width than the linear's."""
 
@@ -92,17 +104,35 @@ def test_what_only_looks_like_it_is_left_alone(module, shapes) -> None:
         np.testing.assert_allclose(found, module(*inputs).numpy(), rtol=1e-4, atol=1e-5)
 
 
+def lifted(module, inputs, **options):
+    """The module behind the lifts, the report of the lifts, and the program."""
+    imported = import_module(module, inputs, **options)
+    context = Context(imported.params, resolve("cpu"), imported.ranges, imported.typical)
+    mod, reports = Pipeline.of(3).run(LIFT, imported.mod, context)
+    return mod, reports["lift"], compile_in_process(imported, threads=1)
+
+
+def test_a_gate_that_meets_every_row_is_refused_at_an_open_number_of_rows() -> None:
+    torch.manual_seed(0)
+    module = EveryGateOfEveryRow().eval()
+    _, report, program = lifted(module, (torch.randn(5, 8),), dynamic_shapes=({0: torch.export.Dim.AUTO},))
+    assert [r["reason"].partition(", got")[0] for r in report["rejected"]] == [
+        "the gate and what it gates must have the shape of their product"
+    ]
+    x = torch.randn(3, 8)
+    (found,) = program(x.numpy()).values()
+    np.testing.assert_allclose(found, module(x).detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
 def test_what_is_it_is_lifted() -> None:
     """Beside `OtherRotation`: tables that are written once for each member of a pair, computed in the graph."""
     torch.manual_seed(0)
     inputs = (torch.randn(2, 3, 5, 8), torch.randn(5, 4))
     with torch.no_grad():
         wanted = Rotation()(*inputs).numpy()
-    imported = import_module(Rotation().eval(), inputs)
-    context = Context(imported.params, resolve("cpu"), imported.ranges, imported.typical)
-    mod, _ = Pipeline.of(3).run(LIFT, imported.mod, context)
+    mod, _, program = lifted(Rotation().eval(), inputs)
     assert "halo.rotary" in mod.script()
-    (found,) = compile_in_process(imported)(*(x.numpy() for x in inputs)).values()
+    (found,) = program(*(x.numpy() for x in inputs)).values()
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 

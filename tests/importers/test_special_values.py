@@ -104,6 +104,33 @@ def test_halves_are_summed_in_float32() -> None:
         np.testing.assert_allclose(found.astype("float64"), want.double().numpy(), rtol=1e-3)
 
 
+def test_nan_survives_the_extremes_of_what_is_scattered() -> None:
+    def function(x, at, updates):
+        return {how: x.scatter_reduce(0, at, updates, how) for how in ("amax", "amin", "prod")}
+
+    given = torch.tensor([NAN, 1, 2, 3]), torch.tensor([0, 1, 1, 3]), torch.tensor([1, NAN, 5, 4])
+    found = compiled(function, *given)
+    for how, want in function(*given).items():
+        np.testing.assert_array_equal(found[how], want.numpy(), err_msg=how)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_halves_are_scattered_in_float32(dtype) -> None:
+    """Whole rows and single elements; torch's own sums of rows stall."""
+
+    def function(x, at, rows, ones, steps):
+        added, times = x.scatter_add(0, at, ones), (x + 1).scatter_reduce(0, at, steps, "prod")
+        return {"added": added, "rows": x.index_add(0, rows, ones), "times": times}
+
+    x, ones = torch.zeros(3, 8, dtype=dtype), torch.ones(4096, 8, dtype=dtype)
+    steps = torch.where(torch.arange(4096)[:, None] < 8, 1 + 3 * torch.finfo(dtype).eps, 1.0).expand(4096, 8).to(dtype)
+    at = (torch.arange(32768) % 8 % 3).reshape(4096, 8)
+    given = x, at, torch.ones(4096, dtype=torch.int64), ones, steps
+    found = compiled(function, *given)
+    for name, want in function(*(a.double() if a.is_floating_point() else a for a in given)).items():
+        np.testing.assert_array_equal(found[name], to_array(want.to(dtype)), err_msg=name)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_rows_of_halves_are_softened_and_normed_in_float32(dtype) -> None:
     """Of large numbers, and of numbers so small that what a norm adds to their squares is seen."""
@@ -129,3 +156,34 @@ def test_functions_of_bfloat16_inside_of_products_are_right() -> None:
     found = compiled(function, x)
     for name, want in function(x).items():
         np.testing.assert_allclose(found[name].astype("float64"), want.double().numpy(), rtol=2e-2, err_msg=name)
+
+
+def test_operands_at_the_edges_of_what_operators_take() -> None:
+    """No elements, no axes, logarithms that are whole, and pixels that a product in float32 is beside."""
+    nearest = torch.nn.functional.interpolate
+
+    def function(x, scalar, row, image, powers):
+        return {
+            "any of none": torch.any(x[x > 100]),
+            "any of no row": torch.any(x[3:], 0),
+            "all of no row": torch.all(x[3:], 0),
+            "softmax": torch.softmax(scalar, 0),
+            "log_softmax": torch.log_softmax(scalar, 0),
+            "pixel_shuffle": torch.nn.functional.pixel_shuffle(image, 2),
+            "nearest by a scale": nearest(row, scale_factor=1.1),
+            "nearest of two": nearest(row[..., :2], size=82),
+            "exact of nine": nearest(row[..., :9], size=82, mode="nearest-exact"),
+            "log2": torch.log2(powers),
+            "log10": torch.log10(10 ** torch.arange(5.0)),
+        }
+
+    inputs = (
+        torch.arange(12.0).reshape(3, 4),
+        torch.tensor(3.0),
+        torch.arange(40.0).reshape(1, 1, 40),
+        torch.arange(16.0).reshape(4, 2, 2),
+        2.0 ** torch.arange(-20, 20),
+    )
+    expected = function(*inputs)
+    for name, found in compiled(function, *inputs).items():
+        np.testing.assert_array_equal(found, to_array(expected[name]), err_msg=name)

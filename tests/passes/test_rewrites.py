@@ -19,6 +19,7 @@ from halo_tvm.errors import UnknownName, UnsupportedModel, UsageError
 from halo_tvm.imported import ImportedModel, InputSpec
 from halo_tvm.interpreter import evaluate
 from halo_tvm.models.builder import ModelBuilder
+from halo_tvm.params import ParamRecipe, ParamSource, ParamTable
 from halo_tvm.passes import PASSES, pipeline
 from halo_tvm.passes._cast_operands import keep_for_casts
 from halo_tvm.passes._sizes import one_name_each
@@ -114,6 +115,18 @@ def gelu_tanh_of(m: ModelBuilder, x: relax.Expr, order: str, cubic: float = 0.04
     return emit(op.multiply(emit(op.multiply(c(0.5), x)), bent))
 
 
+def half_of(m: ModelBuilder, x: relax.Expr, bend: str) -> relax.Expr:
+    """0.5 * x * erf(x / sqrt(2)), or with the tangent of the other GELU: their 1 is missing."""
+    op, emit, c = relax.op, m.emit, lambda v: relax.const(v, "float32")
+    if bend == "erf":
+        bent = emit(op.erf(emit(op.divide(x, c(2.0**0.5)))))
+    else:
+        cube = emit(op.multiply(emit(op.multiply(x, x)), x))
+        moved = emit(op.add(x, emit(op.multiply(cube, c(0.044715)))))
+        bent = emit(op.tanh(emit(op.multiply(moved, c(0.7978845608)))))
+    return emit(op.multiply(emit(op.multiply(c(0.5), x)), bent))
+
+
 @pytest.mark.parametrize("order", ["last", "left", "nested", "inverse"])
 def test_decomposed_gelu_is_one_operator(order: str) -> None:
     model = small_model(X2, lambda m: {"y": gelu_of(m, m.inputs["x"], order)})
@@ -150,6 +163,8 @@ def test_decomposed_silu_is_one_operator() -> None:
         lambda m, x: gelu_of(m, x, "last", root=1.5),
         lambda m, x: gelu_of(m, x, "last", half=0.25),
         lambda m, x: gelu_tanh_of(m, x, "product", cubic=0.05),
+        lambda m, x: half_of(m, x, "erf"),
+        lambda m, x: half_of(m, x, "tanh"),
         lambda m, x: m.emit(relax.op.multiply(x, m.emit(relax.op.sigmoid(m.emit(relax.op.exp(x)))))),
         lambda m, x: m.emit(relax.op.multiply(x, m.emit(relax.op.multiply(x, m.emit(relax.op.sigmoid(x)))))),
     ],
@@ -307,6 +322,15 @@ def test_rows_of_a_table_for_constant_ids_are_a_weight() -> None:
     np.testing.assert_array_equal(model.params.materialise(name), table[np.clip(ids, 0, 4)])
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sums_of_halves_are_rounded_once(dtype: str) -> None:
+    ones = np.ones((5000, 4), np.dtype(dtype))
+    params = ParamTable({"ones": ParamSource(ones.shape, dtype, lambda: ones)})
+    params.add_recipe(ParamRecipe("total", "sum", ("ones",), {"axes": [0], "keepdims": False}, (4,), dtype))
+    found = params.materialise("total")
+    assert str(found.dtype) == dtype and found.tolist() == [np.dtype(dtype).type(5000)] * 4
+
+
 @pytest.mark.parametrize(("dtype", "result"), [("float32", np.inf), ("int64", 0)])
 def test_a_quotient_of_constants_is_folded_where_its_divisor_is_no_zero(dtype: str, result: float) -> None:
     """TVM would refuse the one, and end this process by the other."""
@@ -367,13 +391,15 @@ def test_a_lift_of_another_result_type_is_rejected() -> None:
     x = wildcard()
     taller = Lift("taller", is_op("relax.exp")(x), lambda m: relax.op.expand_dims(m[x], 0))
     ill_typed = Lift("ill_typed", is_op("relax.exp")(x), lambda m: OPERATORS["attention"].call(m[x]))
+    mixed = Lift("mixed", is_op("relax.exp")(x), lambda m: relax.op.multiply(m[x], relax.const(2.0, "float64")))
     model = small_model(X2, lambda m: {"y": m.emit(relax.op.exp(m.inputs["x"]))})
     rejected: list[dict[str, str]] = []
-    for lift in (taller, ill_typed):
+    for lift in (taller, ill_typed, mixed):
         mod, count = apply_lift(model.mod, lift, rejected)
         assert count == 0 and calls(mod["main"]) == {"exp": 1}
     assert "the operator's result would be" in rejected[0]["reason"]
     assert "halo.attention: attributes" in rejected[1]["reason"]
+    assert "must have the same datatype" in rejected[2]["reason"]
 
 
 # ------------------------------------------------------------ expand, fuse_projections, flatten_rows, pack_weights

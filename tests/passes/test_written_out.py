@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
-from graphs import context_of, small_model
+import pytest
+from graphs import context_of, run_model, small_model
 from tvm import relax
 
 from halo_tvm.imported import ImportedModel, InputSpec
@@ -95,6 +98,36 @@ def test_a_norm_whose_weights_have_the_rank_of_its_input() -> None:
     x = {"x": np.random.default_rng(0).standard_normal((2, 3, 32)).astype(np.float32)}
     after = ImportedModel(**{**model.__dict__, "mod": mod})
     np.testing.assert_allclose(evaluate(after, x)["y"], evaluate(model, x)["y"], atol=1e-9)
+
+
+def mean_over(m: ModelBuilder, x: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
+    return m.emit(R.divide(m.emit(R.sum(x, [-1])), relax.const(np.full(shape, 32, "float32"))))
+
+
+def erfc_of(m: ModelBuilder, x: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
+    return m.emit(R.subtract(relax.const(np.ones(shape, "float32")), m.emit(R.erf(m.emit(R.negative(x))))))
+
+
+def erfc_of_a_product(m: ModelBuilder, x: relax.Expr, shape: tuple[int, ...]) -> relax.Expr:
+    product = m.emit(R.multiply(x, relax.const(np.full(shape, -0.7, "float32"))))
+    return m.emit(R.subtract(relax.const(1.0), m.emit(R.erf(product))))
+
+
+@pytest.mark.parametrize(
+    ("body", "meaning"),
+    [
+        (mean_over, lambda x: x.mean(-1)),
+        (erfc_of, np.vectorize(lambda x: math.erfc(-x))),
+        (erfc_of_a_product, np.vectorize(lambda x: math.erfc(-0.7 * x))),
+    ],
+)
+def test_numbers_of_a_higher_rank_keep_the_axes_they_add(body, meaning) -> None:
+    model = small_model(X, lambda m: {"y": body(m, m.inputs["x"], (1, 1, 1, 1))})
+    x = np.random.default_rng(0).standard_normal((2, 3, 32)).astype(np.float32)
+    wanted = meaning(x.astype(np.float64))
+    np.testing.assert_allclose(
+        run_model(model, {"x": x}), wanted.reshape((1,) * (4 - wanted.ndim) + wanted.shape), atol=1e-6
+    )
 
 
 def test_what_only_looks_alike_is_left_alone() -> None:

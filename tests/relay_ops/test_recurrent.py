@@ -280,12 +280,12 @@ def compiled(call, params, target=None):
 
     from halo_tvm.passes.schedule import schedule_functions
 
-    target = target or resolve("cpu")
+    target, operator = target or resolve("cpu"), OPERATORS[call.op.name.removeprefix("relax.halo.")]
     bb = relax.BlockBuilder()
     with bb.function("main", params):
         with bb.dataflow():
             out = bb.emit(call)
-            out = bb.emit_output(bb.emit(OPERATORS["lstm"].expand(bb, bb.lookup_binding(out))))
+            out = bb.emit_output(bb.emit(operator.expand(bb, bb.lookup_binding(out))))
         bb.emit_func_output(out)
     mod = relax.transform.LegalizeOps()(relax.transform.DeadCodeElimination()(bb.get()))
     mod, report = schedule_functions(mod, target)
@@ -311,6 +311,29 @@ def test_no_steps_and_impossible_lengths() -> None:
         got = [part.numpy() for part in main(*map(tvm.runtime.tensor, arrays))]
         for part, expected in zip(got, OPERATORS["lstm"].reference(*arrays, **attrs), strict=True):
             np.testing.assert_allclose(part, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs"),
+    [
+        ("rnn", {"activations": ["relu"]}),
+        ("rnn", {"activations": ["hard_sigmoid"]}),
+        ("rnn", {"clip": 0.5}),
+        ("lstm", {"cell_clip": 0.5}),
+    ],
+)
+def test_nan_stays_in_what_is_bounded(op: str, attrs: dict[str, object]) -> None:
+    """Of the second row, from the second step on."""
+    h, gates = 16, GATES[op.upper()]
+    shapes = ((3, 2, 4), (1, gates * h, 4), (1, gates * h, h))
+    params = [relax.Var(f"x{n}", relax.TensorType(shape, "float32")) for n, shape in enumerate(shapes)]
+    arrays = [np.random.default_rng(0).standard_normal(shape).astype("float32") for shape in shapes]
+    arrays[0][1, 1, 0] = np.nan
+    main = compiled(OPERATORS[op].call(*params, hidden=h, **attrs), params)
+    found = [part.numpy() for part in main(*map(tvm.runtime.tensor, arrays))]
+    for part, wanted in zip(found, OPERATORS[op].reference(*arrays, hidden=h, **attrs), strict=True):
+        assert np.isnan(wanted[..., 1, :]).any() and np.isfinite(wanted[..., 0, :]).all()
+        np.testing.assert_allclose(part, wanted, atol=2e-6)
 
 
 X, W, R = (relax.TensorType(shape, "float32") for shape in ((5, 2, 3), (1, 16, 3), (1, 16, 4)))

@@ -35,7 +35,7 @@ def test_positions_outside_the_tables_are_clamped() -> None:
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def spelled(emit, x, angle, *, interleaved: bool, behind: bool):
+def spelled(emit, x, angle, *, interleaved: bool, behind: bool, scale: float = 1.0):
     """x [b, h, s, d] turned by `angle` [s, d / 2] as exporters write it; `behind`: cosines of the repeated angles."""
     b, h, s, d = (int(n) for n in x.ty.shape.values)
     op = relax.op
@@ -47,7 +47,8 @@ def spelled(emit, x, angle, *, interleaved: bool, behind: bool):
         return emit(op.reshape(pairs, [s, d]))
 
     def table(function):
-        return emit(function(twice(angle))) if behind else twice(emit(function(angle)))
+        plain = emit(function(twice(angle))) if behind else twice(emit(function(angle)))
+        return plain if scale == 1.0 else emit(op.multiply(plain, relax.const(scale, str(x.ty.dtype))))
 
     if interleaved:
         even, odd = (emit(op.strided_slice(x, [3], [k], [d], [2])) for k in (0, 1))
@@ -75,6 +76,32 @@ def test_spellings_are_lifted_and_keep_the_meaning(interleaved: bool, behind: bo
         x.transpose(0, 2, 1, 3), np.arange(5), np.cos(angle), np.sin(angle), interleaved=interleaved
     )
     np.testing.assert_allclose(found, exact.transpose(0, 2, 1, 3), atol=1e-6)
+
+
+def of_dtype(dtype: str) -> tuple[tvm.IRModule, dict[str, object]]:
+    """A rotation by scaled tables in `dtype`, lifted."""
+    return lift(
+        graph(
+            lambda emit, x, a: spelled(emit, x, a, interleaved=False, behind=False, scale=1.5),
+            [(2, 3, 5, 8), (5, 4)],
+            [dtype, dtype],
+        )
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_scaled_tables_keep_their_type(dtype: str) -> None:
+    after, report = of_dtype(dtype)
+    assert report["operators"] == {"rotary": 1}
+    call = next(b.value for b in after["main"].body.blocks[0].bindings if "rotary" in str(b.value))
+    assert {str(call.args[k].ty.dtype) for k in (0, 2, 3)} == {dtype}
+
+
+def test_numbers_wider_than_float32_are_refused() -> None:
+    _, report = of_dtype("float64")
+    assert not report["operators"]
+    (rejected,) = report["rejected"]
+    assert rejected["reason"].startswith("accumulates in float32, so operands must be float32")
 
 
 def test_constant_tables_are_cut_to_one_number_per_pair() -> None:

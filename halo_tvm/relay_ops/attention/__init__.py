@@ -32,7 +32,8 @@ Numerics
     of float32, by up to 2**-11. A lifted row changes when its bias hides
     every key with finite numbers, at or below -1e9 where the bias became a mask, at or below -1e30 where it stayed a
     bias: softmax gives such a row the weights of its scores, or equal ones, this operator zeros. Rows with a visible
-    key are the same.
+    key are the same. NaN or positive infinity among its scores may make a row NaN, also where a lifted select put
+    another score in its place, or a lifted guard set the weights of such a row to 0.
 References
     arXiv:1706.03762 arXiv:2305.13245 (grouped heads) arXiv:2108.12409 (linear biases) arXiv:2408.00118 (soft cap)
     arXiv:2309.17453 arXiv:2508.10925 (sinks)

@@ -2,6 +2,7 @@
 
 Tasks have elements of their own that lie side by side, so that no two write to one line of memory and vectors do them.
 Places: negative ones count from the end. What lies outside is dropped: no kernel writes foreign memory.
+Sums and products of numbers of 16 bits are made in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -11,34 +12,50 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from tvm import ir, te, tirx
+from tvm import ir, te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 from tvm.sym import Analyzer
 
+from ...extremes import maximum, minimum
+
 Combine = Callable[[ir.Expr, ir.Expr], ir.Expr]
 Nest = Callable[[Sequence[Any], Sequence[Any]], ir.Expr]
+_ROUNDS: dict[str, Combine] = {"add": lambda old, new: old + new, "mul": lambda old, new: old * new}
 COMBINED: dict[str, Combine] = {
     "update": lambda old, new: new,
-    "add": lambda old, new: old + new,
-    "mul": lambda old, new: old * new,
-    "max": tirx.max,
-    "min": tirx.min,
+    **_ROUNDS,
+    "max": maximum,
+    "min": minimum,
 }
 
 _NARROWEST = 32  # elements side by side of a task: two lines of memory
 _MOST_TASKS = 8  # of elements side by side
 _LEAST_WORK = 1 << 14  # elements written, from which on threads are started
+_HALVES = ("float16", "bfloat16")
 
 
 def written(nest: Nest, *args: te.Tensor) -> te.Tensor:
     """What `nest(buffers of args, buffers of results)` writes into one tensor like the first of `args`."""
+    return _written_in(str(args[0].dtype), nest, *args)
+
+
+def _written_in(dtype: str, nest: Nest, *args: te.Tensor) -> te.Tensor:
+    """`written`, into elements of `dtype`."""
     data, names = args[0], ("data", "indices", "updates")
     buffers = [tirx.decl_buffer(a.shape, a.dtype, name=n) for a, n in zip(args, names)]
-    out = tirx.decl_buffer(data.shape, data.dtype, name="out")
+    out = tirx.decl_buffer(data.shape, dtype, name="out")
     return te.extern(
-        [data.shape], list(args), nest, name="scatter", dtype=[data.dtype], in_buffers=buffers, out_buffers=[out]
+        [data.shape], list(args), nest, name="scatter", dtype=[dtype], in_buffers=buffers, out_buffers=[out]
     )
+
+
+def _combined(combine: Combine, nest: Nest, *args: te.Tensor) -> te.Tensor:
+    """`written` of a nest that combines elements by `combine`."""
+    dtype = str(args[0].dtype)
+    if combine in _ROUNDS.values() and dtype in _HALVES:
+        return topi.cast(_written_in("float32", nest, *args), dtype)
+    return written(nest, *args)
 
 
 def rows_written(
@@ -70,10 +87,11 @@ def rows_written(
                 place = flat_place(places, shape[:depth]) * part + begin
                 with T.If(tirx.all(*inside) if inside else tirx.const(True, "bool")), T.Then():
                     with T.serial(0, width) as j:
-                        out[place + j] = combine(out[place + j], updates[row * part + begin + j])
+                        new = updates[row * part + begin + j].astype(outs[0].dtype)
+                        out[place + j] = combine(out[place + j], new)
         return built.get()
 
-    return written(nest, data, indices, updates)
+    return _combined(combine, nest, data, indices, updates)
 
 
 def elements_written(data: te.Tensor, indices: te.Tensor, updates: te.Tensor, axis: int, combine: Combine) -> te.Tensor:
@@ -92,10 +110,10 @@ def elements_written(data: te.Tensor, indices: te.Tensor, updates: te.Tensor, ax
                 index = from_start(indices[flat], shape[axis])
                 place = flat_place([index if a == axis else i for a, i in enumerate(at)], shape)
                 with T.If(tirx.all(index >= 0, index < shape[axis])), T.Then():
-                    out[place] = combine(out[place], updates[flat])
+                    out[place] = combine(out[place], updates[flat].astype(outs[0].dtype))
         return built.get()
 
-    return written(nest, data, indices, updates)
+    return _combined(combine, nest, data, indices, updates)
 
 
 def running(x: te.Tensor, axis: int, dtype: str, exclusive: bool, combine: Combine, neutral: int) -> te.Tensor:
@@ -156,7 +174,7 @@ def _index(value: int) -> tirx.IntImm:
 
 def _copy(out: Any, data: Any, shape: Sequence[ir.Expr]) -> None:
     with _pieces(element_count(shape), []) as (begin, width), T.serial(0, width) as i:
-        out[begin + i] = data[begin + i]
+        out[begin + i] = data[begin + i].astype(out.dtype)
 
 
 def _parts(width: ir.Expr) -> int:

@@ -93,7 +93,8 @@ def _raise_peak(src: Source, plan: Rows, column: str, bias: Callable[[str], str]
     if problem.bias:
         src(f"value[0] = value[0] + {bias(column)} * {v.const(LOG2_E)}")
     if problem.key_mask:
-        src(f"value[0] = value[0] + key_bias[n, block, {v.span(column)}]")
+        hidden = f"key_bias[n, block, {v.span(column)}] < {v.const(0.0)}"
+        src(f"value[0] = T.Select({hidden}, {v.const(MASKED)}, value[0])")
     if edge:
         columns = f'T.ramp(T.cast({column}, "int32"), 1, {lanes})'
         src(f"value[0] = T.Select({columns} < {v.all('upper')}, value[0], {v.const(MASKED)})")

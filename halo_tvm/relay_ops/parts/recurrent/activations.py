@@ -14,6 +14,8 @@ import numpy as np
 from tvm import tirx
 from tvm.ir import Expr
 
+from ....extremes import at_least, at_most
+
 
 @dataclass(frozen=True)
 class CellActivation:
@@ -45,7 +47,7 @@ def _elu(x: Expr, alpha: Expr) -> Expr:
 
 
 CELL_ACTIVATIONS: dict[str, CellActivation] = {
-    "relu": CellActivation(lambda x, a, b: np.maximum(x, 0), lambda x, a, b: tirx.max(x, _constant(x, 0.0))),
+    "relu": CellActivation(lambda x, a, b: np.maximum(x, 0), lambda x, a, b: at_least(x, _constant(x, 0.0))),
     "tanh": CellActivation(lambda x, a, b: np.tanh(x), lambda x, a, b: tirx.tanh(x)),
     "sigmoid": CellActivation(lambda x, a, b: _sigmoid(x), lambda x, a, b: tirx.sigmoid(x)),
     "affine": CellActivation(lambda x, a, b: a * x + b, lambda x, a, b: a * x + b, 1.0, 0.0),
@@ -60,7 +62,7 @@ CELL_ACTIVATIONS: dict[str, CellActivation] = {
     "scaled_tanh": CellActivation(lambda x, a, b: a * np.tanh(b * x), lambda x, a, b: a * tirx.tanh(b * x), 1.0, 1.0),
     "hard_sigmoid": CellActivation(
         lambda x, a, b: np.clip(a * x + b, 0, 1),
-        lambda x, a, b: tirx.max(tirx.min(a * x + b, _constant(x, 1.0)), _constant(x, 0.0)),
+        lambda x, a, b: at_least(at_most(a * x + b, _constant(x, 1.0)), _constant(x, 0.0)),
         0.2,
         0.5,
     ),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from tvm import ir, tirx
 from tvm.ir import Expr
 
+from ....extremes import at_least, at_most
 from .activations import CELL_ACTIVATIONS
 from .cell import Options
 
@@ -76,7 +77,7 @@ class Unit:
 
 def _bounded(x: Expr, limit: float) -> Expr:
     """x in [-limit, limit]."""
-    return tirx.max(tirx.min(x, tirx.const(limit, x.ty.dtype)), tirx.const(-limit, x.ty.dtype))
+    return at_least(at_most(x, tirx.const(limit, x.ty.dtype)), tirx.const(-limit, x.ty.dtype))
 
 
 def phases_of(options: Options) -> tuple[Phase, ...]:
