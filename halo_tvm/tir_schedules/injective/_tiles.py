@@ -7,6 +7,7 @@ y[i, j] = f(x[j, i])   ->   for runs of `edge` rows i: for tiles of `edge` colum
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -29,6 +30,8 @@ from ..code.lanes import (
     unravel,
 )
 from .nest import Nest, bits, store_at, substituted
+
+_NEAR = 4  # elements between neighbours that whole vectors read and shuffle: see `loads_in_order`
 
 
 def swapped_axis(nest: Nest) -> int | None:
@@ -124,6 +127,22 @@ def row_of_tiles(nest: Nest, swapped: int, edge: int, row: Expr) -> tuple[list[t
 def is_turned(nest: Nest, swapped: int) -> bool:
     """Whether whole tiles can be turned in registers."""
     return bool(_turned_loads(nest, swapped))
+
+
+def is_near(nest: Nest) -> bool:
+    """Whether neighbours of the output are among the next few elements of each operand, as pixels of three colours."""
+    last = nest.axes[-1]
+    moving = [x for x in loads(nest.value) if any(uses(i, last) for i in x.indices)]
+    return all((_step(x, last) or _NEAR + 1) <= _NEAR for x in moving)
+
+
+def _step(load: ir.TensorLoad, axis: ir.Var) -> int | None:
+    """How many elements lie between neighbours along `axis`; None where that is not known."""
+    behind = [constant(size) for size in load.source.shape]
+    at = [place for place, i in enumerate(load.indices) if uses(i, axis)]
+    if len(at) != 1 or not is_var(load.indices[at[0]], axis) or None in behind[at[0] + 1 :]:
+        return None
+    return math.prod(size for size in behind[at[0] + 1 :] if size is not None)
 
 
 def _divides(step: int, extent: Expr) -> bool:

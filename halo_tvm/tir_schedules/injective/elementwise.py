@@ -9,7 +9,8 @@ Before -> after
     a concatenation, padding                   ->   a loop for each part of the last axis (`_seams`)
     y[i, j] = f(x[j, i])                       ->   tiles of `tile` x `tile`, so that cache lines are used whole;
                                                     32-bit elements turned in registers (`_tiles`), or the values
-                                                    made of several of them (`_turned_values`)
+                                                    made of several of them (`_turned_values`); rows of up to
+                                                    four elements are read in order and shuffled, as all else
 Declines
     see `_injective`: reductions; blocks with a predicate or several stores; scatters; what grows too large when inlined
 """
@@ -42,7 +43,7 @@ from ..code.lanes import (
 )
 from ..rule import Numbers, Rule
 from ._seams import Part, parts_of
-from ._tiles import is_turned, swapped_axis, tiles
+from ._tiles import is_near, is_turned, swapped_axis, tiles
 from ._turned_values import has_values_to_turn, turned_values
 from .match import contiguous_axes, nests_of
 from .nest import Nest, bits, store_at, without_ones
@@ -112,8 +113,9 @@ def elements(nest: Nest, decision: ElementwiseDecision) -> tirx.Stmt:
 
     def emit(parallel: bool) -> tirx.Stmt:
         swapped = swapped_axis(nest)
-        if swapped is not None:
-            if not is_turned(nest, swapped) and has_values_to_turn(nest, decision.lanes, swapped):
+        turns = swapped is not None and is_turned(nest, swapped)
+        if swapped is not None and (turns or not is_near(nest)):
+            if not turns and has_values_to_turn(nest, decision.lanes, swapped):
                 return turned_values(nest, decision.lanes, decision.tasks, parallel, swapped)
             return tiles(nest, decision.lanes, decision.tile, decision.tasks, parallel, swapped)
         return _vectors(nest, decision, parallel)
