@@ -59,6 +59,10 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "explore"})
+
+
 def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> CompileResult:
     """Compile a model into an artifact directory and validate it; see `CompileConfig`.
 

@@ -19,7 +19,7 @@ import tvm
 from . import reference
 from .artifact import Manifest, ParamHeader, check_output_path, write_artifact
 from .compilation import Compilation
-from .config import CompileConfig
+from .config import CompileConfig, with_signature
 from .describe import manifest_of
 from .entry_points import MAIN, functions_of, stored_names
 from .errors import Declined, ValidationFailed
@@ -31,7 +31,9 @@ from .level_of_products import precision_of_products
 from .passes.scheme_ladder import Rung, loss_of, rungs_to_try
 from .phase_reports import Loss, Reports
 from .phases import build, lower, schedule
+from .records.home import check_named_log
 from .runtime.acceptance import acceptance, in_words
+from .runtime.reference_engine import with_engine
 from .targets import FULL
 from .text_reference import Passage, passage_of
 
@@ -84,6 +86,7 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
     and what was there before stays.
     """
     output = check_output_path(config.artifact)
+    check_named_log(config.log)
     compilation = Compilation.of(config)
     clock = _Clock()
     with clock("import"):
@@ -121,6 +124,7 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
                         said, untold = _said(passage, untold)
                         cases.update(said)
             manifest = manifest_of(functions, modules, compilation.target, reports, compilation.precision)
+            manifest = replace(manifest, reports=with_engine(manifest, imported.engine))
             with clock("write"):
                 try:
                     manifest = _written(output, manifest, library, imported, stored_names(modules), cases, check)
@@ -208,9 +212,8 @@ def _check(
 def _imported(config: CompileConfig, model: ImportedModel | None) -> ImportedModel:
     if model is not None:
         return apply_shapes(model, config.shape)
-    name = f"{config.model}:{config.signature}" if config.signature else config.model
     return import_model(
-        name,
+        with_signature(config.model, config.signature),
         seed=config.seed,
         shapes=config.shape,
         inputs=config.inputs,

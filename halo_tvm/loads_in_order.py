@@ -7,7 +7,7 @@ Before -> after, in a function whose arguments TVM has packed
 Serves
     loads whose lanes are a constant distance apart, on CPUs: partners of pairs, repeats, strides, reversals
 Leaves alone
-    lanes too far apart; lanes whose distance is not known; what an index is read from; bits, of which there is no vector
+    lanes too far apart; lanes whose distance is not known; bits, of which there is no vector
 Nothing outside of the tensor is read: what lies between two of its elements is part of it.
 Without it TVM reads lane by lane: an interleaved rotary embedding takes three times as long as one of halves.
 """

@@ -16,15 +16,6 @@ if TYPE_CHECKING:
 
 def answer(config: RunConfig) -> int:
     """Say the answer as it comes, then on stderr how it ended and at which rates."""
-    if (config.prompt is not None) + config.interactive + (config.audio is not None) > 1:
-        raise UsageError("expected --prompt, --interactive or --audio, found more than one: leave the others out")
-    if config.function != "main":
-        raise UsageError(
-            f"expected --function {config.function} without --prompt, --interactive and --audio, which call what a "
-            "language model needs: leave one out"
-        )
-    if (config.system is not None or config.template) and not config.interactive:
-        raise UsageError("expected --system and --template beside --interactive, found them alone: leave them out")
     from ..runtime.language import LanguageModel
 
     options = _template(config.template)
@@ -56,7 +47,7 @@ def _converse(model: LanguageModel, config: RunConfig, template: dict[str, objec
         try:
             alone = {"prompt": line, "language": config.language}
             asked = alone if model.encodes else {"messages": messages, "template": template}
-            said = _say(model.stream(**asked, **_options(config)))  # type: ignore[arg-type]
+            said = _say(model.stream(**asked, **_options(config)), goes_on=True)  # type: ignore[arg-type]
         except HaloError as error:
             print(f"error: {error}", file=sys.stderr)
             messages.pop()
@@ -64,8 +55,11 @@ def _converse(model: LanguageModel, config: RunConfig, template: dict[str, objec
         messages.append({"role": "assistant", "content": said})
 
 
-def _say(stream: Generator[str, None, Generation]) -> str:
-    """Print the pieces of a stream; Ctrl-C ends it. The text that was said."""
+def _say(stream: Generator[str, None, Generation], *, goes_on: bool = False) -> str:
+    """Print the pieces of a stream; the text that was said.
+
+    Ctrl-C ends it, and the command as well, unless a conversation `goes_on`.
+    """
     said: list[str] = []
     found: Generation | None = None
     try:
@@ -79,6 +73,9 @@ def _say(stream: Generator[str, None, Generation]) -> str:
             print(piece, end="", flush=True)
     except KeyboardInterrupt:
         stream.close()
+        if not goes_on:
+            print(flush=True)
+            raise
     print(flush=True)
     print(f"[{_summary(found) if found else 'interrupted'}]", file=sys.stderr)
     return "".join(said)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import NoReturn
 
-from ..config import Config
+from ..config import Config, flag_of, listed, type_of
 from ..errors import UnknownName, UsageError
 
 _NEGATIVE = re.compile(r"-\d")
@@ -42,12 +42,8 @@ def _is_flag(field: dataclasses.Field) -> bool:
     return field.metadata.get("flag", True) and not field.metadata.get("positional", False)
 
 
-def _spelled(field: dataclasses.Field) -> str:
-    return "--" + str(field.metadata.get("spelled", field.name)).replace("_", "-")
-
-
 def _add(parser: argparse.ArgumentParser, field: dataclasses.Field) -> None:
-    meta, kind = field.metadata, str(field.type)
+    meta, kind = field.metadata, type_of(field)
     required = field.default is dataclasses.MISSING
     shown = (
         ""
@@ -56,18 +52,17 @@ def _add(parser: argparse.ArgumentParser, field: dataclasses.Field) -> None:
     )
     text = (meta["help"] + shown).replace("%", "%%")
     if meta.get("positional"):
-        several = {"nargs": "*"} if kind.startswith("tuple") else {"nargs": "?"}
+        several = {"nargs": "*"} if kind is tuple else {"nargs": "?"}
         parser.add_argument(field.name, help=text, metavar=meta.get("metavar"), **({} if required else several))
         return
-    flags = [*([f"-{meta['short']}"] if "short" in meta else []), _spelled(field)]
-    if kind == "bool":
+    flags = [*([f"-{meta['short']}"] if "short" in meta else []), flag_of(field)]
+    if kind is bool:
         action = argparse.BooleanOptionalAction if field.default else "store_true"
         parser.add_argument(*flags, action=action, help=text, dest=field.name)
-    elif kind.startswith("tuple"):
+    elif kind is tuple:
         parser.add_argument(*flags, action="append", help=text, metavar=meta.get("metavar"), dest=field.name)
     else:
-        kind_of = int if kind.startswith("int") else str
-        parser.add_argument(*flags, type=kind_of, help=text, metavar=meta.get("metavar", "N"), dest=field.name)
+        parser.add_argument(*flags, type=kind, help=text, metavar=meta.get("metavar", "N"), dest=field.name)
 
 
 def given_options(parser: Parser, kind: type[Config], argv: Sequence[str]) -> dict[str, object]:
@@ -75,16 +70,14 @@ def given_options(parser: Parser, kind: type[Config], argv: Sequence[str]) -> di
     # Intermixed: names may stand before and after options. A whole list of them would else end at the first option.
     namespace, unknown = parser.parse_known_intermixed_args(_joined(argv))
     if unknown and unknown[0].startswith("-"):
-        flags = [_spelled(f) for f in dataclasses.fields(kind) if _is_flag(f)]
+        flags = [flag_of(f) for f in dataclasses.fields(kind) if _is_flag(f)]
         raise UnknownName("option", unknown[0].split("=")[0], flags)
     if unknown:
         raise UsageError(f"an option was expected, but {unknown[0]!r} was found: see `{parser.prog} --help`")
     given = vars(namespace)
     for field in dataclasses.fields(kind):
-        if field.name in given and str(field.type).startswith("tuple"):
-            split = field.metadata.get("split", True)
-            parts = [part for text in given[field.name] for part in (text.split(",") if split else [text])]
-            given[field.name] = tuple(part for part in parts if part)
+        if field.name in given and type_of(field) is tuple:
+            given[field.name] = tuple(part for text in given[field.name] for part in listed(field, text))
     return given
 
 

@@ -82,6 +82,8 @@ def _any_text() -> None:
 
 
 def _dispatch(argv: Sequence[str]) -> int:
+    if len(argv) > 1 and argv[0] == "help":
+        argv = [argv[1], "--help"]
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(_overview())
         return 0

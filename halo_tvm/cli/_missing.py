@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-from ..config import Config
+from ..config import CompileConfig, Config
 from ..errors import UnknownName, UsageError
 from ..model_names import BUILT_IN, is_missing, unknown
 
 
 def check(options: Config) -> None:
-    """Raise what a verb would raise for an artifact, a model, example inputs or a target that is not there.
+    """Raise what a verb would raise for an artifact, a model, example inputs, a log or a target that is not there.
 
     What needs a closer look passes: the verb takes it.
     """
@@ -29,6 +29,10 @@ def check(options: Config) -> None:
     _check_models((models,) if isinstance(models, str) else models, others=listed is not None)
     if isinstance(inputs, str) and not Path(inputs).is_file():
         raise UsageError(f"expected an .npz file of example inputs, found no file {inputs!r}: correct --inputs")
+    if isinstance(options, CompileConfig) and options.log is not None:
+        from ..records.home import check_named_log
+
+        check_named_log(options.log)
     if isinstance(target, str):
         _check_target(target.strip())
 

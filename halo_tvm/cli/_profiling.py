@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from ..artifact import Manifest
 from ..artifact.formula import evaluate, sizes_of
@@ -37,8 +38,8 @@ def profile(config: ProfileConfig, ceilings: tuple[Peaks | None, str] | None = N
         seen = module.trace(rounds=config.rounds, **inputs)
         threads, manifest, params = module.threads, module.manifest, module.spec.params
     calls = calls_of(seen, manifest, params, peaks, config.function)
-    reports = kernel_reports(manifest, config.function)
-    rules = {call.kernel: _entry(reports, call.kernel).rule for call in calls}
+    reports = KernelReports.of(manifest, config.function)
+    rules = {call.kernel: reports.entry(call.kernel).rule for call in calls}
     return ProfileResult(
         model=manifest.name if config.function == _MAIN else f"{manifest.name}: {config.function}",
         inputs={name: array.shape for name, array in inputs.items()},
@@ -62,14 +63,14 @@ def calls_of(
     trace: Trace, manifest: Manifest, params: Sequence[str], peaks: Peaks | None, function: str
 ) -> tuple[CallTime, ...]:
     """The kernel calls of a run of `function` in order, with operator, layer and work."""
-    reports = kernel_reports(manifest, function)
+    reports = KernelReports.of(manifest, function)
     params_bytes = _reports(manifest, function).build.params_bytes or 0
     weights_far = peaks is not None and params_bytes > peaks.l3_bytes
     found, layer = [], ""
     for call in trace.calls:
         if call.builtin:
             continue
-        entry = _entry(reports, call.function)
+        entry = reports.entry(call.function)
         # A call without weights goes on with what the last one began: attention after its projections.
         layer = _layer_of(params[at] for at in call.weights if at is not None) or layer
         work = _work_of(call, entry.work, peaks, weights_far)
@@ -84,17 +85,33 @@ def memory_of(trace: Trace, manifest: Manifest, function: str) -> Memory:
     return Memory(trace.peak_rss_mib, mib(build.planned_bytes), mib(build.params_bytes))
 
 
-def kernel_reports(manifest: Manifest, function: str) -> dict[str, FunctionReport]:
-    """What the schedule reports say about the kernels of `function`, by their names in the library.
+@dataclass(frozen=True)
+class KernelReports:
+    """What the schedule reports say about kernels, by their names before the functions met in one library.
 
-    A kernel that `main` has, too, is there once under main's name; one whose name was taken has a number behind it.
+    There the first function that has a kernel of a name keeps the name, and main comes first; others are numbered.
+    A kernel that several functions share is there once and may be in the report of any of them.
     """
-    own = {entry.function: entry for entry in _reports(manifest, function).schedule.functions}
-    return own if function == _MAIN else {**own, **kernel_reports(manifest, _MAIN)}
+
+    own: Mapping[str, FunctionReport]  # of the function that is profiled
+    all: Mapping[str, FunctionReport]  # of main, of that function, of the others: the first that has a name
+
+    @classmethod
+    def of(cls, manifest: Manifest, function: str) -> KernelReports:
+        first: dict[str, FunctionReport] = {}
+        for name in (_MAIN, function, *manifest.reports.get("functions", {})):
+            first = {**_entries(manifest, name), **first}
+        return cls(_entries(manifest, function), first)
+
+    def entry(self, kernel: str) -> FunctionReport:
+        """The report of a kernel of the library."""
+        stem = _NUMBERED.sub("", kernel)
+        own = self.own.get(stem) if stem != kernel else None
+        return own or self.all.get(kernel) or self.all.get(stem) or FunctionReport()
 
 
-def _entry(reports: Mapping[str, FunctionReport], kernel: str) -> FunctionReport:
-    return reports.get(kernel) or reports.get(_NUMBERED.sub("", kernel)) or FunctionReport()
+def _entries(manifest: Manifest, function: str) -> dict[str, FunctionReport]:
+    return {entry.function: entry for entry in _reports(manifest, function).schedule.functions}
 
 
 def _reports(manifest: Manifest, function: str) -> Reports:
@@ -126,8 +143,8 @@ def _operator_of(entry: FunctionReport) -> str:
 
 def _layer_of(params: Iterable[str]) -> str:
     """The layer that the first numbered weight belongs to, else the first weight's own place; "" without weights."""
-    names = list(params)
+    names = [name.split("|")[0] for name in params]  # behind the bar is how a weight is packed
     for name in names:
         if match := _BLOCK.match(name):
             return match[1]
-    return names[0].split("|")[0].rpartition(".")[0] or names[0] if names else ""
+    return names[0].rpartition(".")[0] or names[0] if names else ""

@@ -14,6 +14,7 @@ from ._show import size, table
 
 CONFIG = InspectConfig
 SHOWN_ITEMS = 8  # of a list of reasons
+_UNBOUNDED = (1 << 29) - 1  # `imported.UNBOUNDED`; that module imports TVM, which takes seconds
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,14 @@ def describe(manifest: Manifest) -> str:
 
 
 def _pairs(value: Mapping[str, object]) -> str:
-    return one_line(", ".join(f"{key} {item}" for key, item in value.items())) or "none"
+    return one_line(", ".join(f"{key} {_in_words(item)}" for key, item in value.items())) or "none"
+
+
+def _in_words(item: object) -> str:
+    """A nested table or list of the manifest's JSON, without its brackets and quotes."""
+    if isinstance(item, Mapping):
+        return " ".join(f"{key}={_in_words(part)}" for key, part in item.items()) or "none"
+    return " ".join(map(_in_words, item)) or "none" if isinstance(item, (list, tuple)) else str(item)
 
 
 def _functions(manifest: Manifest) -> str:
@@ -89,8 +97,12 @@ def _functions(manifest: Manifest) -> str:
         lines.append(f"function {one_line(name)}: {len(function.params)} parameters")
         lines += [f"  in   {_tensor(spec)}" for spec in function.inputs]
         lines += [f"  out  {_tensor(spec)}" for spec in function.outputs]
-        lines += [f"  {one_line(dim)} from {low} to {high}" for dim, (low, high) in function.ranges.items()]
+        lines += [f"  {one_line(dim)} {_range(*bounds)}" for dim, bounds in function.ranges.items()]
     return "\n".join(lines)
+
+
+def _range(low: int, high: int) -> str:
+    return f"from {low}, without an upper bound" if high >= _UNBOUNDED else f"from {low} to {high}"
 
 
 def _tensor(spec: TensorSpec) -> str:

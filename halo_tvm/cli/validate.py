@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from ..report.schema import ValidateResult
 
 CONFIG = ValidateConfig
-# Which engine made the reference that an artifact of each kind of source holds.
-_ENGINES = {
-    "onnx": "onnxruntime (float32)",
-    **dict.fromkeys(("torch", "torch_export", "transformers"), "torch (float32)"),
-}
 
 
 def run(config: ValidateConfig) -> int:
@@ -49,8 +44,8 @@ def result_of(report: Mapping[str, object], manifest: Manifest, config: Validate
     from ..original import is_archive
     from ..report.host import describe_host
     from ..report.schema import OutputError, ValidateResult
+    from ..runtime.reference_engine import engine_of
 
-    engine = _ENGINES.get(str(manifest.source.get("kind")), "NumPy (float64)")
     outputs = tuple(
         OutputError(
             case=f"case{o['case']}",
@@ -64,7 +59,7 @@ def result_of(report: Mapping[str, object], manifest: Manifest, config: Validate
         )
         for o in report["outputs"]
     )
-    made_by = "the arrays given" if config.reference and is_archive(config.reference) else engine
+    made_by = "the arrays given" if config.reference and is_archive(config.reference) else engine_of(manifest)
     notes = [] if report["tolerance"] is None else [cost_of(report)]
     notes += [text_cost_of(report)] if report["text"] else []
     notes += [f"{name} is drawn at random: computed, not compared" for name in report["drawn"]]

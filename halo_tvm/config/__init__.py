@@ -4,10 +4,13 @@ Precedence is command line, environment, `halo.toml`, default; `resolve` applies
 is read in `environment`, when it is called (and HALO_TVM_HOME in `records.home`).
 """
 
+from ._command import words_of
 from ._config import TOML_NAME, Config, option
 from ._devices import check_device_key, parse_address
 from ._environment import LOG_LEVELS, Environment, environment
+from ._fields import flag_of, listed, type_of
 from ._resolve import OVERRIDE_TABLES, read_toml, resolve
+from ._signature import with_signature
 from ._sizes import parse_sizes
 from .bench import BenchConfig
 from .compile import OPT_LEVELS, PRECISIONS, CompileConfig
@@ -51,9 +54,14 @@ __all__ = [
     "ValidateConfig",
     "check_device_key",
     "environment",
+    "flag_of",
+    "listed",
     "option",
     "parse_address",
     "parse_sizes",
     "read_toml",
     "resolve",
+    "type_of",
+    "with_signature",
+    "words_of",
 ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..errors import UnknownName, UsageError
+from ._fields import in_words, taken
 
 TOML_NAME = "halo.toml"
 
@@ -35,6 +36,9 @@ class Config:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
+            if field.metadata.get("flag", True):
+                object.__setattr__(self, field.name, _normal(field, getattr(self, field.name)))
+        for field in dataclasses.fields(self):
             value, choices = getattr(self, field.name), field.metadata.get("choices")
             for chosen in value if isinstance(value, tuple) else (value,):
                 if choices and chosen is not None and chosen not in choices:
@@ -48,6 +52,14 @@ class Config:
         seed = getattr(self, "seed", 0)
         if seed < 0:
             raise UsageError(f"seed must be at least 0, but is {seed}: give a number that is not negative")
+
+
+def _normal(field: dataclasses.Field[object], value: object) -> object:
+    """`value` as the field keeps it; `UsageError` for one of another type."""
+    try:
+        return taken(field, value)
+    except TypeError:
+        raise UsageError(f"{field.name} must be {in_words(field)}, but is {value!r:.200}: correct it") from None
 
 
 def _shown(value: object) -> str:

@@ -11,6 +11,7 @@ from typing import TypeVar
 from ..errors import UnknownName, UsageError
 from ._config import TOML_NAME, Config
 from ._environment import Environment, environment
+from ._fields import flag_of, in_words, taken
 
 C = TypeVar("C", bound="Config")
 # Tables of halo.toml that are not a verb's options: they reach the compiler as `overrides`.
@@ -49,7 +50,9 @@ def resolve(
             values[name] = found
     values.update(given)
     missing = [
-        n for n, f in fields.items() if n not in values and f.default is f.default_factory is dataclasses.MISSING
+        flag_of(f)
+        for n, f in fields.items()
+        if n not in values and f.default is f.default_factory is dataclasses.MISSING
     ]
     if missing:
         raise UsageError(f"{', '.join(missing)} must be given, but is not: see --help")
@@ -65,10 +68,7 @@ def _options_file(fields: Mapping[str, object], given: Mapping[str, object], dir
 
 def _from_toml(kind: type[Config], fields: Mapping[str, dataclasses.Field], path: Path) -> dict[str, object]:
     tables = read_toml(path)
-    verbs = {c.__name__.removesuffix("Config").lower() for c in Config.__subclasses__()}
-    for table in tables:
-        if table not in verbs and table not in OVERRIDE_TABLES:
-            raise UnknownName(f"table in {path}", table, verbs | set(OVERRIDE_TABLES))
+    _check_tables(tables, path)
     own = tables.get(kind.__name__.removesuffix("Config").lower(), {})
     if not isinstance(own, dict):
         raise UsageError(
@@ -86,19 +86,27 @@ def _from_toml(kind: type[Config], fields: Mapping[str, dataclasses.Field], path
     return values
 
 
+def _check_tables(tables: Mapping[str, object], path: Path) -> None:
+    """`UsageError` for a table that no verb reads."""
+    verbs = {c.__name__.removesuffix("Config").lower(): c for c in Config.__subclasses__()}
+    readers = sorted(verb for verb, kind in verbs.items() if _reads_file(kind))
+    known = {*readers, *OVERRIDE_TABLES}  # `operators` is a verb, too
+    for table in set(tables) - known:
+        if table in verbs:
+            raise UsageError(
+                f"an options file is read by {' and '.join(readers)}, but {path} has a table [{table}], which would "
+                f"change nothing: give these options to `halo-tvm {table}` on its command line"
+            )
+        raise UnknownName(f"table in {path}", table, known)
+
+
+def _reads_file(kind: type[Config]) -> bool:
+    return any(field.name == "config" for field in dataclasses.fields(kind))
+
+
 def _coerced(path: Path, key: str, value: object, field: dataclasses.Field) -> object:
-    """A TOML value as its field's type; a number may stand for a string (`opt_level = 2`)."""
-    wanted = str(field.type)
-    if wanted.startswith("tuple") and isinstance(value, list) and all(isinstance(v, str) for v in value):
-        return tuple(value)
-    if wanted.endswith("| str") and isinstance(value, str):
-        return value
-    if wanted.startswith("str") and isinstance(value, (str, int)) and not isinstance(value, bool):
-        return str(value)
-    if wanted.startswith("bool") and isinstance(value, bool):
-        return value
-    if wanted.startswith("float") and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    if wanted.startswith("int") and isinstance(value, int) and not isinstance(value, bool):
-        return value
-    raise UsageError(f"{key} in {path} must be of type {wanted}, but is {value!r}: correct it")
+    """A TOML value as its field keeps it; a number may stand for a text (`opt_level = 2`), a text for a list."""
+    try:
+        return taken(field, value)
+    except TypeError:
+        raise UsageError(f"{key} in {path} must be {in_words(field)}, but is {value!r:.200}: correct it") from None

@@ -12,9 +12,11 @@ def parse_sizes(text: str | None) -> dict[str, int]:
         name, equals, size = (word.strip() for word in part.partition("="))
         if not part.strip():
             continue
-        if not (name and equals and size.isdecimal() and int(size) > 0):
+        if not (name and equals and size.isdecimal()):
             raise UsageError(
                 f"sizes are written NAME=SIZE, separated by commas, but {part.strip()!r} was given: correct --shape"
             )
+        if int(size) == 0:
+            raise UsageError(f"a size must be at least 1, but {part.strip()!r} was given: correct --shape")
         sizes[name] = int(size)
     return sizes

@@ -51,7 +51,8 @@ class BenchConfig(Config):
         for name, least in (("n_prompt", 1), ("n_gen", 1), ("n_depth", 0), ("n_threads", 1)):
             for text in getattr(self, name):
                 if not text.isdecimal() or int(text) < least:
-                    raise UsageError(f"{name.replace('_', '-')}: expected a number from {least} on, found {text!r}")
+                    flag = f"--{name.replace('_', '-')}"
+                    raise UsageError(f"{flag} must be a number from {least} on, but is {text!r}: correct it")
         if self.speaks and self.shape:
             raise UsageError(
                 "expected -p and -n without --shape, found both: they say how many tokens; leave one kind out"

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..errors import UsageError
 from . import _texts
 from ._config import Config, option
+
+# What asks a language model; and which options a run reads only with one of these, or only without.
+_ASKS = ("prompt", "interactive", "audio")
+_ANSWERS = ("max_new_tokens", "context", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop")
+_ONE_RUN = ("input", "output", "shape")
+_READ_BY = {
+    **dict.fromkeys(_ONE_RUN, ()),
+    **dict.fromkeys((*_ANSWERS, "language"), _ASKS),
+    "translate": ("audio",),
+    **dict.fromkeys(("system", "template"), ("interactive",)),
+}
 
 
 @dataclass(frozen=True)
@@ -40,3 +52,28 @@ class RunConfig(Config):
         (), "what the chat template reads, e.g. enable_thinking=false (repeatable)", metavar="NAME=VALUE", split=False
     )
     threads: int | None = option(None, _texts.THREADS, metavar="N", env="threads")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        asks = [name for name in _ASKS if getattr(self, name) not in (None, False)]
+        if len(asks) > 1:
+            raise UsageError("expected --prompt, --interactive or --audio, found more than one: leave the others out")
+        if asks and self.function != "main":
+            raise UsageError(
+                f"expected --function {self.function} without --prompt, --interactive and --audio, which call what a "
+                "language model needs: leave one out"
+            )
+        for name, readers in _READ_BY.items():
+            if getattr(self, name) not in (None, False, ()) and not {*asks} & {*readers} and (asks or readers):
+                self._refuse(name, readers, asks)
+
+    def _refuse(self, name: str, readers: tuple[str, ...], asks: list[str]) -> None:
+        """`UsageError` for an option that this run would not read."""
+        either = " or ".join(filter(None, (", ".join(map(_flag, readers[:-1])), *map(_flag, readers[-1:]))))
+        wanted = f"beside {either}" if readers else f"without {_flag(asks[0])}"
+        found = f"it beside {_flag(asks[0])}" if asks else "it alone"
+        raise UsageError(f"expected {_flag(name)} {wanted}, found {found}: nothing would read it, leave it out")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -72,11 +72,9 @@ class TuneConfig(Config):
     overrides: Mapping[str, object] = dataclasses.field(default_factory=dict, hash=False, metadata={"flag": False})
 
     def __post_init__(self) -> None:
-        if isinstance(self.model, str):
-            object.__setattr__(self, "model", (self.model,))
         super().__post_init__()
         if not self.model and not self.model_list:
-            raise UsageError("model must be given, but is not: see --help")
+            raise UsageError("--model or --model-list must be given, but neither is: see --help")
         if self.trials is not None and self.trials < 1:
             raise UsageError(
                 f"trials must be at least 1, but are {self.trials}: leave the option out to search until the budget "

@@ -6,12 +6,13 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..config import ExportConfig
+from ..config import ExportConfig, with_signature
 from ..errors import UnsupportedModel, UsageError
 from ..imported import ImportedModel
 from ..importers import import_model
 from ._graph import OPSETS, Spelling
 from ._nbits import BITS, TOLERANCES
+from ._overwriting import refuse_overwriting
 from .cached import compare_steps, runs_in_genai, with_past, write_genai_config
 from .comparison import TOLERANCE, Comparison, compare
 from .gguf import export_gguf
@@ -37,9 +38,10 @@ def export_model(config: ExportConfig) -> Export:
     Raises `UnsupportedModel` with every operator that has no ONNX spelling; nothing is written then.
     """
     _check_numbers(config)
+    refuse_overwriting(config.model, Path(config.output))
     if config.opset is not None:
         Spelling.of(config.engine, config.opset)  # says at once what cannot be written
-    model = f"{config.model}:{config.signature}" if config.signature else config.model
+    model = with_signature(config.model, config.signature)
     imported = import_model(
         model, shapes=config.shape, inputs=config.inputs, trust=config.trust_model, spelled=spelled(config.opset)
     )
@@ -108,6 +110,7 @@ def export_language_model(config: ExportConfig) -> Path:
     found = [flag for flag, value in given.items() if value]
     if found:
         raise UsageError(f"expected a .gguf file without {found[0]}, found both: that is of ONNX, leave it out")
+    refuse_overwriting(config.model, Path(config.output))
     return export_gguf(config.model, Path(config.output), config.numbers or "F32")
 
 

@@ -45,9 +45,10 @@ def _architecture(imported: ImportedModel, model: str) -> tuple[str, DecoderConf
         raise UsageError(
             f"expected a directory or a built-in name, found {imported.name}, a GGUF file already: take it"
         )
-    family = str(imported.source.get("family"))
+    family = str(imported.source.get("family") or "")
     if family not in _FAMILIES:
-        _refuse(f"a model of {', '.join(_FAMILIES)}", family, "export it as ONNX")
+        found = family or f"{imported.name}, which is read as a graph"
+        _refuse(f"a directory or built-in name of {', '.join(_FAMILIES)}", found, "export it as ONNX")
     if model in PRESETS:
         config = PRESETS[model][1]
     else:

@@ -16,6 +16,7 @@ from ..report.host import describe_host
 from ..report.schema import BenchResult, EngineResult
 from ..runtime.host import resolve_threads
 from ..runtime.inputs import generate_inputs, typical_sizes
+from ..runtime.reference_engine import engine_of
 from ..targets import usable_cpus
 from ._known import Known
 from ._turns import Contestant, accuracy, take_turns
@@ -70,12 +71,7 @@ def benchmark(config: BenchConfig) -> BenchResult:
         ]
         results, runs, other = take_turns(contestants, config.rounds, _reference(config.artifact, directory), directory)
         known.learn(results)
-    notes = (
-        ("errors are against onnxruntime's own float32 outputs, not float64",)
-        if manifest.source.get("kind") == "onnx"
-        else ()
-    )
-    return _result(manifest.name, inputs, threads, config.rounds, runs, results, other, notes)
+    return _result(manifest.name, inputs, threads, config.rounds, runs, results, other, engine_of(manifest))
 
 
 def timed_inputs(
@@ -183,7 +179,7 @@ def _result(
     runs: int,
     engines: Sequence[EngineResult],
     other: float | None,
-    notes: tuple[str, ...] = (),
+    reference: str,
 ) -> BenchResult:
     ours, *peers = engines
     return BenchResult(
@@ -196,7 +192,7 @@ def _result(
         host=describe_host(),
         engines=tuple(engines),
         comparisons=tuple(compare(p.engine, ours.samples_ms, p.samples_ms) for p in peers if p.failure is None),
-        notes=notes,
         other_cores=other,
         precision=ours.precision,
+        reference=reference,
     )

@@ -46,6 +46,15 @@ def check_writable_log(directory: Path) -> None:
         )
 
 
+def check_named_log(directory: str | Path | None) -> None:
+    """`UsageError` where a log that is read by name is not there; the default ones need not exist yet."""
+    if directory is not None and not Path(directory).exists():
+        raise UsageError(
+            f"a tuning log was expected at {str(directory)!r}, but there is none: correct --log, or make it with "
+            "`halo-tvm tune --log`"
+        )
+
+
 def shipped_logs() -> Path | None:
     """The read-only log that comes with the package: inside it when installed, beside it in a checkout."""
     package = Path(__file__).resolve().parents[1]

@@ -83,6 +83,7 @@ class BenchResult:
     notes: tuple[str, ...] = ()
     other_cores: float | None = None  # that other processes kept busy during the rounds, on average
     precision: str = "fp32"  # ours
+    reference: str = ""  # the engine whose outputs errors are against; "" in results of earlier releases
     kind: str = field(default="bench", init=False)
 
 

@@ -96,8 +96,8 @@ def _bench(result: BenchResult) -> Table:
     method = (
         f"{result.rounds} rounds in turns, {result.runs_per_turn} runs a turn after one untimed run and a pause of "
         f"{result.pause_ms:g} ms, each engine in its own process; ratios above 1: {ours} is faster "
-        f"({_percent(result)} interval over paired rounds); error: relative L2 against the artifact's reference "
-        "(float64)"
+        f"({_percent(result)} interval over paired rounds); error: relative L2 against the artifact's reference"
+        + (f", made by {result.reference}" if result.reference else "")
     )
     failures = tuple(f"{e.engine} failed: {e.failure}" for e in result.engines if e.failure is not None)
     losses = tuple(_loss(ours, c) for c in result.comparisons if c.verdict == "slower")

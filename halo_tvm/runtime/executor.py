@@ -16,7 +16,7 @@ import numpy as np
 import tvm_ffi
 
 from ..artifact import Manifest, OpenArtifact, TensorSpec, opened
-from ..errors import UnknownName, UsageError
+from ..errors import InputError, UnknownName, UsageError
 from ..targets import usable_cpus
 from .direct import DirectCalls
 from .gpu import device_of
@@ -239,7 +239,9 @@ class Module:
         `generate_inputs` chooses.
         """
         given, names = given or {}, [t.name for t in self.spec.inputs]
-        known = {**typical_sizes(self.manifest, self._function), **_sizes_of(self.spec.inputs, given), **(sizes or {})}
+        own = _sizes_of(self.spec.inputs, given)
+        _check_sizes(self.spec.inputs, own, sizes or {})
+        known = {**typical_sizes(self.manifest, self._function), **own, **(sizes or {})}
         generated = generate_inputs(self.spec, sizes=known, seed=seed) if set(names) - set(given) else {}
         return dict(zip(names, bind_inputs(self.spec, (), {**generated, **given}), strict=True))
 
@@ -290,6 +292,19 @@ class Module:
         return self._outputs_of(
             result, {t.data_ptr() for t, spec in zip(inputs, self.spec.inputs) if spec.name not in written}
         )
+
+
+def _check_sizes(specs: tuple[TensorSpec, ...], own: Mapping[str, int], asked: Mapping[str, int]) -> None:
+    """Refuse sizes of dimensions that there are not, and those that given inputs have otherwise."""
+    dims = {d for spec in specs for d in spec.shape if isinstance(d, str)}
+    for dim, size in asked.items():
+        if dim not in dims:
+            raise UnknownName("dimension", dim, dims)
+        if own.get(dim, size) != size:
+            raise InputError(
+                f"expected {dim} to be {size}, as asked, found inputs in which it is {own[dim]}: leave one of the two "
+                "out"
+            )
 
 
 def _sizes_of(specs: tuple[TensorSpec, ...], inputs: Mapping[str, object]) -> dict[str, int]:

@@ -64,7 +64,7 @@ def choose_variant(
     if not machine or flags is None:
         host = read_host()
         machine, flags = machine or host.machine, host.flags if flags is None else flags
-    without_gpu = "none is here"
+    without_gpu, remedy = "none is here", "compile the model for this machine: --target cpu"
     reasons: list[str] = []
     fitting: list[Variant] = []
     for variant in variants:
@@ -85,12 +85,12 @@ def choose_variant(
             reasons.append(f"{variant.isa} is for {' or '.join(variant.machine)}")
         elif missing:
             reasons.append(f"{variant.isa} needs {', '.join(missing)}")
+            remedy = "compile the model for a smaller instruction set with --target"
         else:
             fitting.append(variant)
     if not fitting:
         raise EnvironmentProblem(
-            f"expected a library this host ({machine}) can run, found none: {'; '.join(reasons)}; "
-            "compile the model for a smaller instruction set with --target"
+            f"expected a library this host ({machine}) can run, found none: {'; '.join(reasons)}; {remedy}"
         )
     return max(fitting, key=lambda v: (capability(v.isa) if v.device_code is not None else 0, len(v.requires)))
 

@@ -15,7 +15,7 @@ from typing import TextIO
 import tvm
 
 from ..compilation import Compilation
-from ..config import TuneConfig
+from ..config import TuneConfig, words_of
 from ..entry_points import MAIN, TOGETHER, functions_of
 from ..errors import NoValidTrial, UsageError
 from ..imported import UNBOUNDED, ImportedModel
@@ -135,17 +135,8 @@ def name_of(config: TuneConfig) -> str:
 
 def resume_command(config: TuneConfig) -> str:
     """The command line that goes on with a run of these options."""
-    words = ["halo-tvm", "tune"]
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if not field.metadata.get("flag", True) or field.name == "resume" or value in (field.default, ()):
-            continue
-        flag = "--" + field.name.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(flag if value else "--no-" + flag[2:])
-        else:
-            words += [word for one in (value if isinstance(value, tuple) else (value,)) for word in (flag, str(one))]
-    return shlex.join([*words, "--resume"])
+    names = {field.name for field in dataclasses.fields(config)} - {"resume"}
+    return shlex.join(["halo-tvm", "tune", *words_of(config, names), "--resume"])
 
 
 def _placed(entry: ListedModel, place: Place, config: TuneConfig) -> tuple[Tasks, str, Place]:

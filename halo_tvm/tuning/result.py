@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import fields
 
-from ..config import TuneConfig
+from ..config import TOML_NAME, CompileConfig, TuneConfig, words_of
 from ..errors import NoValidTrial
 from ..records.log import LookupReport
-from ..report.tuned import FAILED, TaskResult, TuneResult
+from ..report.tuned import FAILED, UNTRIED, TaskResult, TuneResult
 
 
 def without_trial(tasks: Sequence[TaskResult]) -> bool:
@@ -37,13 +38,21 @@ def lookup_of(report: LookupReport) -> dict[str, object]:
 
 
 def next_steps(result: TuneResult, config: TuneConfig) -> list[str]:
-    """The commands that use what was committed; none where nothing was."""
-    if not result.improved:
-        return []
+    """The command that uses what was committed, and what reaches the tasks that were left."""
+    steps = [f"next: {_compile_command(result, config)}"] if result.improved else []
+    left = sum(task.outcome == UNTRIED for task in result.tasks)
+    if left and not result.interrupted and config.trials is None and config.effort != "none":
+        steps.append(
+            f"{left} of {len(result.tasks)} tasks were not reached: give a larger --budget than {config.budget}"
+        )
+    return steps
+
+
+def _compile_command(result: TuneResult, config: TuneConfig) -> str:
+    """`halo-tvm compile` with the options that both verbs have: others would make other functions, without records."""
     models = [m.model for m in result.models if not m.failure] or list(config.model[:1])
-    words = ["halo-tvm", "compile", "--model", models[0] if len(models) == 1 else "MODEL"]
-    words += [] if config.target == "cpu" else ["--target", config.target]
-    words += ["--precision", config.precision] if config.precision else []
-    words += ["--force-precision"] if config.force_precision else []
-    words += [] if config.log is None else ["--log", config.log]
-    return [f"next: {shlex.join(words)}"]
+    shared = {f.name for f in fields(config)} & {f.name for f in fields(CompileConfig)} - {"model"}
+    if config.config == TOML_NAME:  # `compile` reads it as well
+        shared -= {"config"}
+    name = models[0] if len(models) == 1 else "MODEL"
+    return shlex.join(["halo-tvm", "compile", "--model", name, *words_of(config, shared)])

@@ -315,9 +315,7 @@ class Tuner:
         if confirmed and confirmed.is_faster:
             outcome, note = r.IMPROVED, f"{confirmed.speedup:.3f}x, at least {confirmed.speedup_low:.3f}x"
         elif confirmed:
-            outcome = r.KEPT
-            bound = f"lower bound {confirmed.speedup_low:.3f}"
-            note = f"the best candidate's speed-up of {confirmed.speedup:.3f}x is not certain ({bound})"
+            outcome, note = r.KEPT, _why_kept(confirmed)
         elif search.ended == ROOFLINE:
             outcome, note = r.KEPT, f"it is within {AT_ROOFLINE - 1:.0%} of its roofline"
         else:
@@ -386,3 +384,11 @@ class Tuner:
 def _is_final(result: r.TaskResult) -> bool:
     """Whether a run that goes on has nothing to do for a task: more time, or another try, may change the others."""
     return result.outcome != r.FAILED and result.ended not in (BUDGET, TRIALS)
+
+
+def _why_kept(confirmed: Confirmed) -> str:
+    """Why the best candidate, measured again beside the default, does not take its place."""
+    if confirmed.speedup < 1:
+        return f"the best candidate was slower when it was confirmed ({confirmed.speedup:.3f}x)"
+    bound = f"lower bound {confirmed.speedup_low:.3f}"
+    return f"the best candidate's speed-up of {confirmed.speedup:.3f}x is not certain ({bound})"

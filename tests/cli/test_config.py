@@ -8,8 +8,22 @@ from pathlib import Path
 import pytest
 
 from halo_tvm import config
-from halo_tvm.config import BenchConfig, CompileConfig, Environment, TuneConfig, environment, parse_sizes, resolve
+from halo_tvm.cli._flags import given_options, parser_of
+from halo_tvm.cli._main import _load, verbs
+from halo_tvm.config import (
+    BenchConfig,
+    CompileConfig,
+    Environment,
+    TuneConfig,
+    environment,
+    flag_of,
+    parse_sizes,
+    resolve,
+    type_of,
+    with_signature,
+)
 from halo_tvm.errors import UnknownName, UsageError
+from halo_tvm.passes.graph_pass import Overrides
 
 NOTHING = Environment(threads=None, log="warning")
 
@@ -34,10 +48,16 @@ def test_precedence(tmp_path: Path) -> None:
 
 def test_tables_of_other_verbs_do_not_leak(tmp_path: Path) -> None:
     path = toml(
-        tmp_path, '[tune]\nbudget = "1m"\n[passes.prune_heads]\nthreshold = 0.1\n[layers."h.3"]\nrule = "fallback"\n'
+        tmp_path,
+        '[tune]\nbudget = "1m"\n[passes.prune_heads]\nthreshold = 0.1\n[layers."h.3"]\nrule = "fallback"\n'
+        "[operators.attention]\nrule = 'fallback'\n",
     )
     found = resolve(CompileConfig, {"model": "mlp", "config": str(path)}, environ=NOTHING)
-    assert found.overrides == {"passes": {"prune_heads": {"threshold": 0.1}}, "layers": {"h.3": {"rule": "fallback"}}}
+    assert found.overrides == {
+        "passes": {"prune_heads": {"threshold": 0.1}},
+        "operators": {"attention": {"rule": "fallback"}},
+        "layers": {"h.3": {"rule": "fallback"}},
+    }
     tune = resolve(TuneConfig, {"model": "mlp", "config": str(path)}, environ=NOTHING)
     assert (tune.budget, tune.compile_config().overrides) == ("1m", found.overrides)
 
@@ -51,14 +71,21 @@ def test_models_of_an_options_file(tmp_path: Path) -> None:
     assert TuneConfig(model_list="m.txt").compile_config("net", ("x=1",)).shape == ("x=1",)
 
 
+def test_one_text_is_a_list_in_an_options_file(tmp_path: Path) -> None:
+    path = toml(tmp_path, "[compile]\nenable = 'cse,fold'\nshape = 'x=1x3'\nmax-divergence = 1\n")
+    found = resolve(CompileConfig, {"model": "mlp", "config": str(path)}, environ=NOTHING)
+    assert (found.enable, found.shape, found.max_divergence) == (("cse", "fold"), ("x=1x3",), 1.0)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("[compile]\nopt_levle = 1\n", r"unknown option in .*halo.toml 'opt_levle'.*did you mean 'opt_level'\?"),
         ("[compiel]\n", r"unknown table in .*halo.toml 'compiel'.*did you mean 'compile'\?"),
-        ("[compile]\nseed = 'one'\n", "seed in .*halo.toml must be of type int, but is 'one'"),
-        ("[compile]\nvalidate = 1\n", "validate in .*halo.toml must be of type bool, but is 1"),
-        ("[compile]\nenable = 'cse'\n", "enable in .*halo.toml must be of type tuple"),
+        ("[compile]\nseed = 'one'\n", "seed in .*halo.toml must be a whole number, but is 'one'"),
+        ("[compile]\nvalidate = 1\n", "validate in .*halo.toml must be true or false, but is 1"),
+        ("[compile]\nenable = {cse = 1}\n", "enable in .*halo.toml must be a list of texts, but is {'cse': 1}"),
+        ("[bench]\nrounds = 3\n", r"read by compile and tune, but .*halo.toml has a table \[bench\]"),
         ("compile = 3\n", "must hold tables such as"),
         ("[compile\n", "must be a TOML file, but"),
         ("[compile]\nconfig = 'other.toml'\n", "unknown option"),
@@ -68,6 +95,19 @@ def test_options_file_refused(tmp_path: Path, text: str, message: str) -> None:
     path = toml(tmp_path, text)
     with pytest.raises(UsageError, match=message):
         resolve(CompileConfig, {"model": "mlp", "config": str(path)}, environ=NOTHING)
+
+
+def test_the_example_of_the_docs_is_read(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "options.md").read_text(encoding="utf-8")
+    path = toml(tmp_path, page.split("```toml\n")[1].split("```")[0])
+    found = resolve(CompileConfig, {"model": "mlp", "config": str(path)}, environ=NOTHING)
+    assert (found.opt_level, found.shape, set(found.overrides)) == (
+        "2",
+        ("input_ids=1..2x4..32",),
+        {"passes", "operators", "layers"},
+    )
+    Overrides(**found.overrides)
+    assert resolve(TuneConfig, {"model": "mlp", "config": str(path)}, environ=NOTHING).budget == "30m"
 
 
 def test_missing_options_file() -> None:
@@ -102,8 +142,33 @@ def test_values_refused() -> None:
         TuneConfig(model="mlp", trials=0)
     with pytest.raises(UsageError, match="rounds must be at least 1"):
         BenchConfig(artifact="x", rounds=0)
-    with pytest.raises(UsageError, match="model must be given"):
+    with pytest.raises(UsageError, match="--model must be given"):
         resolve(CompileConfig, {}, environ=NOTHING)
+    with pytest.raises(UsageError, match="--n-gen must be a number from 1 on, but is '0': correct it"):
+        BenchConfig(artifact="x", n_gen=("0",))
+
+
+def test_values_in_python_are_taken_as_they_are_meant() -> None:
+    found = CompileConfig(model=Path("net.onnx"), opt_level=2, shape="x=1x3", enable=["cse"])  # type: ignore[arg-type]
+    assert (found.model, found.opt_level, found.shape, found.enable) == ("net.onnx", "2", ("x=1x3",), ("cse",))
+    assert BenchConfig(artifact="x", vs="onnxruntime", n_prompt=(512,)).vs == ("onnxruntime",)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="threads must be a whole number, but is '2'"):
+        CompileConfig(model="mlp", threads="2")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="shape must be a list of texts, but is {'x': 1}"):
+        CompileConfig(model="mlp", shape={"x": 1})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_every_flag_gives_its_fields_type(verb: str) -> None:
+    kind = _load(verb).CONFIG
+    values = {int: ["3"], float: ["0.5"], str: ["some"], tuple: ["some"], bool: []}
+    fields = [field for field in dataclasses.fields(kind) if field.metadata.get("flag", True)]
+    words: list[str] = []
+    for field in fields:
+        words += [] if field.metadata.get("positional") else [flag_of(field)]
+        words += values[type_of(field)]
+    given = given_options(parser_of(kind, verb, ""), kind, words)
+    assert {field.name: type(given[field.name]) for field in fields} == {f.name: type_of(f) for f in fields}
 
 
 @pytest.mark.parametrize(
@@ -117,9 +182,11 @@ def test_default_artifact(model: str, artifact: str) -> None:
 def test_sizes() -> None:
     assert parse_sizes("batch=1, sequence=128") == {"batch": 1, "sequence": 128}
     assert parse_sizes(None) == {}
-    for bad in ("batch", "batch=", "=3", "batch=0", "batch=-1", "batch=x"):
+    for bad in ("batch", "batch=", "=3", "batch=-1", "batch=x"):
         with pytest.raises(UsageError, match="sizes are written NAME=SIZE"):
             parse_sizes(bad)
+    with pytest.raises(UsageError, match="a size must be at least 1, but 'batch=0' was given"):
+        parse_sizes("batch=0")
 
 
 def test_every_option_has_help() -> None:
@@ -144,3 +211,12 @@ def test_config_prints_itself() -> None:
     text = str(CompileConfig(model="mlp", enable=("cse", "fold")))
     assert text.splitlines()[0] == "CompileConfig"
     assert "enable" in text and "cse, fold" in text and "dump_ir" not in text
+
+
+def test_signatures_belong_to_some_formats(tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(b"")
+    (tmp_path / "net.tflite").write_bytes(b"")
+    assert with_signature(f"{tmp_path}/net.tflite", "encode") == f"{tmp_path}/net.tflite:encode"
+    assert with_signature(f"{tmp_path}/net.onnx", None) == f"{tmp_path}/net.onnx"
+    with pytest.raises(UsageError, match="--signature belongs to a TFLite file or a SavedModel.*net.onnx is neither"):
+        with_signature(f"{tmp_path}/net.onnx", "encode")

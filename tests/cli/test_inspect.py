@@ -89,6 +89,14 @@ def test_what_is_as_expected_is_shown(manifest: Manifest) -> None:
     assert "machine code and PTX for sm_90, by nvcc 13" in text
 
 
+def test_tables_and_bounds_are_said_in_words(manifest: Manifest) -> None:
+    main_ = dataclasses.replace(manifest.functions["main"], ranges={"batch": (1, (1 << 29) - 1), "s": (2, 8)})
+    source = {"kind": "onnx", "typical": {"batch": 1, "s": 4}, "state": ["a", "b"]}
+    text = describe(dataclasses.replace(manifest, functions={"main": main_}, source=source))
+    assert "from kind onnx, typical batch=1 s=4, state a b" in text
+    assert "batch from 1, without an upper bound" in text and "s from 2 to 8" in text
+
+
 def test_what_is_not_is_left_out(manifest: Manifest) -> None:
     both = {"reports": REPORTS, "validation": VALIDATION}
     for path in places(both):

@@ -62,6 +62,14 @@ def test_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"usage: halo-tvm {verb}" in capsys.readouterr().out
 
 
+def test_help_of_a_verb_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["help", "compile"])
+    assert "usage: halo-tvm compile" in capsys.readouterr().out
+    assert main(["help"]) == 0
+    assert "usage: halo-tvm <verb>" in capsys.readouterr().out
+
+
 def test_overview_lists_the_verbs_without_importing_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     out = capsys.readouterr().out
@@ -113,6 +121,7 @@ MISSING = {
     "compile -m gpt2 -t nowhere": "unknown target 'nowhere': known are arm,",
     "compile -m gpt2 -o missing/folder/x.halo": "expected a directory to write x.halo into",
     "compile -m gpt2 --inputs missing.npz": "expected an .npz file of example inputs, found no file 'missing.npz'",
+    "compile -m gpt2 --log missing": "a tuning log was expected at 'missing', but there is none",
     "tune -m missing.pt -m missing.gguf": "expected a model file or directory, found nothing at 'missing.pt'",
     "tune --model-list missing.txt": "missing.txt",
     "export missing.tflite -o x.onnx": "expected a model file or directory, found nothing at 'missing.tflite'",
@@ -189,9 +198,9 @@ def test_a_bug_is_one_sentence_unless_debugging(
     ("argv", "message"),
     [
         (["compil"], "unknown command 'compil'.*did you mean 'compile'"),
-        (["compile"], "model must be given"),
-        (["tune"], "model must be given"),
-        (["tune", "--model", ""], "model must be given"),
+        (["compile"], "--model .*must be given"),
+        (["tune"], "--model .*must be given"),
+        (["tune", "--model", ""], "--model .*must be given"),
         (["tune", "--model", "mlp", "--stages", "analytic,rankd"], "unknown stage 'rankd'.*did you mean 'ranked'"),
         (["tune", "--model", "mlp", "--rpc", "localhost:1"], "both are needed, but only --rpc was given"),
         (["tune", "--model", "mlp", "--rpc", "here", "--device-key", "k"], "--rpc is written HOST:PORT"),

@@ -113,6 +113,36 @@ def test_ceilings_of_others_are_not_believed(tmp_path: Path, monkeypatch: pytest
     assert found is None and "of another machine" in why and "its last words" in why
 
 
+def test_kernels_of_another_function_are_its_own(artifact: Path) -> None:
+    """`decode` has its own attention under main's name with a number; what it shares is in any report."""
+
+    def told(**rules: str) -> dict[str, object]:
+        return {"schedule": {"functions": [{"function": name, "rule": rule} for name, rule in rules.items()]}}
+
+    functions = {"decode": told(attention="cached", add="own"), "prefill": told(norm="shared", attention="third")}
+    reports = {**told(attention="flash", add="mains"), "functions": functions}
+    manifest = dataclasses.replace(read_manifest(artifact), reports=reports)
+    found = _profiling.KernelReports.of(manifest, "decode")
+    rules = {name: found.entry(name).rule for name in ("attention_e2", "attention", "add", "norm", "norm_e1", "none")}
+    assert rules == {
+        "attention_e2": "cached",
+        "attention": "flash",
+        "add": "mains",
+        "norm": "shared",
+        "norm_e1": "shared",
+        "none": "",
+    }
+    assert _profiling.KernelReports.of(manifest, "main").entry("attention").rule == "flash"
+
+
+@pytest.mark.parametrize(
+    ("params", "layer"),
+    [(["w1|windows/1/n8"], "w1"), (["w", "h.3.w|n16"], "h.3"), (["ln_f.weight|i8/k4"], "ln_f"), ([], "")],
+)
+def test_layers_have_no_packing_in_their_names(params: list[str], layer: str) -> None:
+    assert _profiling._layer_of(params) == layer
+
+
 @pytest.mark.parametrize(("narrow", "us"), [(None, 10.0), (600, 7.0), (10**6, 5.0)])
 def test_products_of_16_bits_have_their_own_peak(narrow: int | None, us: float) -> None:
     peaks = Peaks(1, 100.0, 1e6, 1e6, 1e6, None, 1 << 20, 1 << 25, "", bf16_gflops=200.0)

@@ -52,6 +52,8 @@ def test_validate_writes_every_view_of_one_result(
     assert all(o.passed and 0 < o.max_abs <= o.limit and o.top1 == 1.0 for o in result.outputs)
     assert "against NumPy (float64): passed" in capsys.readouterr().out
     assert (tmp_path / "v.md").read_text().startswith("### gpt2 against NumPy (float64): passed")
+    assert main(["validate", str(made / "onnx.halo")]) == 0
+    assert "against onnxruntime: passed" in capsys.readouterr().out
 
 
 def test_a_failed_validation_is_shown_and_ends_with_3(

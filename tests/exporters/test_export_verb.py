@@ -99,6 +99,18 @@ def test_the_verb_exports_and_compares(tmp_path: Path, capsys: pytest.CaptureFix
     assert "expected a path in UTF-8, found 'e\\udcff.onnx'" in capsys.readouterr().err
 
 
+def test_the_source_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own, ext, linked = tmp_path / "own.onnx", tmp_path / "ext.onnx", tmp_path / "linked.onnx"
+    onnx.save(net(), own)
+    onnx.save(net(), ext, save_as_external_data=True, location="weights.onnx.data", size_threshold=0)
+    linked.symlink_to(own)
+    held = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for source, output in ((own, own), (own, linked), (ext, ext), (ext, tmp_path / "weights.onnx")):
+        assert main(["export", str(source), "-o", str(output)]) == 1
+        assert "would replace" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == held
+
+
 def test_sums_of_bytes_that_saturate_are_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without VNNI onnxruntime keeps pairs of products in 16 bits: of the largest bytes no pair fits."""
     nodes = [

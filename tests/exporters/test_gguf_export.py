@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from checkpoints import CONFIGS, write_checkpoint
+from onnx import TensorProto, helper
 
 from halo_tvm.cli import main
 from halo_tvm.errors import UnsupportedModel, UsageError
@@ -65,10 +67,17 @@ def test_halves_are_rounded() -> None:
     np.testing.assert_array_equal(FORMATS["F16"].data(x), x.astype(np.float16))
 
 
+def write_plain_onnx(path: Path) -> None:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "net", [x], [y])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path)
+
+
 def test_refusals(tmp_path: Path, capsys) -> None:
     write_checkpoint(tmp_path / "bert", "bert")
     with pytest.raises(
-        UnsupportedModel, match="expected a model of llama, .* to write as GGUF, found bert: export it as"
+        UnsupportedModel,
+        match="expected a directory or built-in name of llama, .* to write as GGUF, found bert: export it as",
     ):
         export_gguf(str(tmp_path / "bert"), tmp_path / "m.gguf")
     write_checkpoint(tmp_path / "llama", "llama")
@@ -77,6 +86,9 @@ def test_refusals(tmp_path: Path, capsys) -> None:
     (tmp_path / "llama" / "config.json").write_text(json.dumps(config))
     with pytest.raises(UnsupportedModel, match="expected frequencies of one base to write as GGUF, found scaled ones"):
         export_gguf(str(tmp_path / "llama"), tmp_path / "n.gguf")
+    write_plain_onnx(tmp_path / "net.onnx")
+    with pytest.raises(UnsupportedModel, match="found net, which is read as a graph: export it as ONNX"):
+        export_gguf(str(tmp_path / "net.onnx"), tmp_path / "n.gguf")
     with pytest.raises(UsageError, match="a GGUF file already: take it"):
         export_gguf(str(tmp_path / "m.gguf"), tmp_path / "n.gguf")
     for words, message in (

@@ -236,6 +236,23 @@ def test_a_graph_is_compiled_for_dtypes_and_devices_of_its_arguments() -> None:
         compile_backend(graph, [], options={"speed": 11})
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threads": 9999}, "threads: expected an integer from 1 to"),
+        ({"threads": "2"}, "threads must be a whole number, but is '2'"),
+        ({"precision": "foo"}, "unknown precision 'foo'"),
+        ({"level": 9}, "unknown opt level '9'"),
+        ({"records": "no"}, "records must be true or false, but is 'no'"),
+        ({"log": "nodir"}, "a tuning log was expected at 'nodir', but there is none"),
+    ],
+)
+def test_values_of_options_are_refused_at_once(options: dict[str, object], message: str) -> None:
+    graph = torch.fx.symbolic_trace(lambda x: (x * 2 + 1,))
+    with pytest.raises(UsageError, match=message):
+        compile_backend(graph, [], options=options)
+
+
 def test_writes_to_views_that_nothing_else_reads_are_kept() -> None:
     def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = x * 1

@@ -86,7 +86,7 @@ def test_an_onnx_source_needs_the_original_file(tmp_path):
     with pytest.raises(UsageError, match="expected the model the artifact was made of"):
         benchmark(config(str(other)))
     result = benchmark(config(str(original)))
-    assert "against onnxruntime's own float32 outputs" in result.notes[0]
+    assert result.reference == "onnxruntime"
     ours, ort, torch = result.engines
     assert ort.failure is None and ours.accuracy.relative_l2 < 1e-5
     assert "found a source of kind onnx: use --vs onnxruntime" in torch.failure

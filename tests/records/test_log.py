@@ -11,6 +11,7 @@ from log_lines import ISAS, file_of, fingerprint, open_log, record
 from halo_tvm.errors import UsageError
 from halo_tvm.records import Trials, TuningLog, log_dirs
 from halo_tvm.records.export import export
+from halo_tvm.records.home import check_named_log
 from halo_tvm.records.log import commit
 from halo_tvm.records.record import parse_line
 from halo_tvm.records.store import append
@@ -275,6 +276,9 @@ def test_places_that_cannot_be_a_log(tmp_path):
     file.write_text("")
     with pytest.raises(UsageError, match="is a directory with .* but .* is a file"):
         log_dirs(file)
+    check_named_log(tmp_path)
+    with pytest.raises(UsageError, match="a tuning log was expected at .*nodir', but there is none: correct --log"):
+        check_named_log(tmp_path / "nodir")
     with pytest.raises(UsageError, match="must be writable"):
         commit(file, fingerprint(), [record()])
 

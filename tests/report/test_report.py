@@ -243,6 +243,13 @@ def test_terminal_columns_are_aligned():
 
 
 @pytest.mark.parametrize("view", [terminal, markdown])
+def test_the_engine_that_made_the_reference_is_named(view):
+    named = dataclasses.replace(BENCH, reference="torch")
+    assert "against the artifact's reference, made by torch" in view.render(named)
+    assert "made by" not in view.render(BENCH), "results of earlier releases do not say it"
+
+
+@pytest.mark.parametrize("view", [terminal, markdown])
 def test_a_disturbed_measurement_says_so(view):
     assert "DISTURBED" not in view.render(dataclasses.replace(BENCH, other_cores=0.1))
     assert "DISTURBED: other processes kept 1.4 cores busy" in view.render(dataclasses.replace(BENCH, other_cores=1.4))

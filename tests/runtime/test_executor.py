@@ -231,8 +231,11 @@ def test_example_inputs_have_the_typical_size_unless_told_otherwise(tmp_path: Pa
         assert module.example_inputs()["x"].shape == (5, tiny.K)
         assert module.example_inputs(sizes={"batch": 2})["x"].shape == (2, tiny.K)
         assert module.example_inputs({"x": np.zeros((9, tiny.K), np.float32)})["ids"].shape == (9,)
-        with pytest.raises(InputError, match="dimension 'batch': expected 9"):
+        with pytest.raises(InputError, match="expected batch to be 2, as asked, found inputs in which it is 9"):
             module.example_inputs({"x": np.zeros((9, tiny.K), np.float32)}, sizes={"batch": 2})
+        every = module.example_inputs(sizes={"batch": 2})
+        with pytest.raises(InputError, match="expected batch to be 3, as asked, found inputs in which it is 2"):
+            module.example_inputs(every, sizes={"batch": 3})
 
 
 @pytest.mark.parametrize("typical", [{"batch": 99}, {"batch": "4"}, [4], None])

@@ -33,6 +33,8 @@ def test_a_refusal_names_what_each_variant_lacks() -> None:
     )
     with pytest.raises(EnvironmentProblem, match=message):
         host.choose_variant([AVX2, AVX512, NEON], machine="x86_64", flags=frozenset({"avx2"}))
+    with pytest.raises(EnvironmentProblem, match="compile the model for this machine: --target cpu"):
+        host.choose_variant([NEON], machine="x86_64", flags=frozenset({"avx2"}))
 
 
 def test_flags_and_machine_default_to_this_host() -> None:

@@ -515,11 +515,22 @@ def test_the_command_line_answers(artifact: Path, capsys, monkeypatch) -> None:
     assert template == {"think": False, "date": "a, b"}
     capsys.readouterr()
     for words, message in (
-        (["--prompt", "a", "--system", "b"], "expected --system and --template beside --interactive"),
+        (["--prompt", "a", "--system", "b"], "expected --system beside --interactive, found it beside --prompt"),
+        (["--prompt", "a", "--shape", "batch=2"], "expected --shape without --prompt, found it beside --prompt"),
+        (["--interactive", "--translate"], "expected --translate beside --audio, found it beside --interactive"),
+        (
+            ["--temperature", "0.7"],
+            "expected --temperature beside --prompt, --interactive or --audio, found it alone",
+        ),
         (["--interactive", "--template", "think"], "expected NAME=VALUE as --template, found 'think'"),
     ):
         assert main(["run", str(artifact), *words]) == 1
         assert message in capsys.readouterr().err
+    steps = itertools.count(2)  # Ctrl-C at the first step
+    assert main(["run", str(artifact), "--prompt", "a"]) == 130
+    assert capsys.readouterr().err == "halo-tvm: interrupted\n"
+    assert main(["run", str(artifact), "--prompt", "a", "--temperature", "0.7", "--top-p", "0.9"]) == 0
+    capsys.readouterr()
     assert main(["run", str(artifact), "--prompt", "a", "--function", "decode"]) == 1
     assert "--function decode without --prompt" in capsys.readouterr().err
     words = ["--function", "decode", "--shape", "capacity=32"]
@@ -546,7 +557,7 @@ def test_tokens_are_timed_in_the_words_of_llama_bench(artifact: Path, capsys, tm
         (["-p", "5", "--vs", "onnxruntime"], "unknown engine that speaks 'onnxruntime'"),
         (["-p", "5", "--vs", "llama-cpp"], "a peer needs the original directory"),
         (["-d", "7"], "expected -p or -n beside -d and -t"),
-        (["-n", "x"], "n-gen: expected a number from 1 on, found 'x'"),
+        (["-n", "x"], "--n-gen must be a number from 1 on, but is 'x'"),
         (["-p", "4000", "-d", "97"], "a context from 1 to 4096, which the model's positions allow, found 4097"),
     ):
         assert main(["bench", str(artifact), *more]) == 1

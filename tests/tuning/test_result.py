@@ -40,6 +40,11 @@ def test_a_run_that_says_something():
         ({}, ""),
         ({"precision": "bf16"}, " --precision bf16"),
         ({"precision": "fp16", "force_precision": True}, " --precision fp16 --force-precision"),
+        (
+            {"shape": ("x=1x8", "y=2"), "opt_level": "2", "disable": ("fuse",), "kv": "int8", "function": ("decode",)},
+            " --shape x=1x8 --shape y=2 --opt-level 2 --kv int8 --function decode --disable fuse",
+        ),
+        ({"slots": 4, "budget": "1m", "config": "halo.toml"}, " --slots 4"),
     ],
 )
 def test_the_next_command_finds_the_records(options, words):
@@ -47,3 +52,9 @@ def test_the_next_command_finds_the_records(options, words):
     assert next_steps(improved, TuneConfig(model=("gpt2",), **options)) == [
         f"next: halo-tvm compile --model gpt2{words}"
     ]
+
+
+def test_tasks_that_were_not_reached_ask_for_a_larger_budget():
+    half = r.TuneResult("m", "t", describe_host(), "log", (task(r.KEPT, ""), task(r.UNTRIED, "")))
+    assert next_steps(half, TuneConfig(model="m")) == ["1 of 2 tasks were not reached: give a larger --budget than 10m"]
+    assert next_steps(half, TuneConfig(model="m", trials=3)) == []

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from halo_tvm.tuning.defaults import latencies, timed_sizes
 from halo_tvm.tuning.measure import make_lab
 from halo_tvm.tuning.measure.lab import Failure, LabOptions
 from halo_tvm.tuning.model import options_of, tune_module
+from halo_tvm.tuning.search.outcome import Confirmed
 from halo_tvm.tuning.task import tasks_of
 from halo_tvm.tuning.tuner import Tuner
 
@@ -316,3 +318,10 @@ def test_a_module_as_the_command_line_tunes_it(tmp_path, space):
     assert result.target == "llvm-x86_64-avx2" and result.log == str(tmp_path)
     assert workload_key(mod["f"]) == result.tasks[0].key
     assert isinstance(fingerprint_of(toy_rules.target()), Fingerprint)
+
+
+@pytest.mark.parametrize(
+    ("speedup", "words"), [(0.662, r"was slower when it was confirmed \(0.662x\)"), (1.02, "1.020x is not certain")]
+)
+def test_why_a_default_is_kept(speedup, words):
+    assert re.search(words, tuner_module._why_kept(Confirmed(None, (), (), speedup, 0.6, 1.1)))

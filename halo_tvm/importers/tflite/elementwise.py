@@ -235,11 +235,11 @@ def cast(node: Node) -> Result:
         raise Refused("expected real numbers, found complex ones")
     if node.tensor(0).is_complex:
         return Result(node.emit("Cast", part_of(node, 0), to=onnx_type(node.output().dtype)), stored=True)
-    x, source, target = node.stored(0), np.dtype(node.tensor(0).dtype), np.dtype(node.output().dtype)
-    if source.kind == "f" and target.kind in "iu" and target.itemsize < source.itemsize:
-        least, most = (float(bound) for bound in (np.iinfo(target).min, np.iinfo(target).max))
-        x = node.emit("Clip", x, node.const(least, source), node.const(most, source))
-    return Result(node.emit("Cast", x, to=onnx_type(target.name)), stored=True)
+    x, given, wanted = node.stored(0), np.dtype(node.tensor(0).dtype), np.dtype(node.output().dtype)
+    if given.kind == "f" and wanted.kind in "iu" and wanted.itemsize < given.itemsize:
+        least, most = (float(bound) for bound in (np.iinfo(wanted).min, np.iinfo(wanted).max))
+        x = node.emit("Clip", x, node.const(least, given), node.const(most, given))
+    return Result(node.emit("Cast", x, to=onnx_type(wanted.name)), stored=True)
 
 
 @writes("QUANTIZE", "DEQUANTIZE")

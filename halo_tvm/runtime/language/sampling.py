@@ -50,7 +50,8 @@ def _check(name: str, value: float | None, low: float, high: float, wanted: str,
         return
     fits = isinstance(value, (int, float)) and (low < value if low_open else low <= value) and value <= high
     if not fits or isinstance(value, bool) or value == math.inf or (name == "top_k" and value != int(value)):
-        raise UsageError(f"expected {name} {wanted}, found {value!r}: correct it, or leave it out for the likeliest")
+        without = "no penalty" if name == "repetition_penalty" else "the likeliest"
+        raise UsageError(f"expected {name} {wanted}, found {value!r}: correct it, or leave it out for {without}")
 
 
 class Sampler:

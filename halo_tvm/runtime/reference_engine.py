@@ -1,0 +1,40 @@
+"""Which engine made the reference that an artifact is compared with: `compile` writes it down, others print it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..artifact import Manifest
+
+NUMPY = "NumPy (float64)"
+# By the kind of the source. They compute in the model's own precision, most of them in float32.
+_ENGINES = {
+    "onnx": "onnxruntime",
+    **dict.fromkeys(("torch", "torch_export", "torchscript", "transformers"), "torch"),
+    **dict.fromkeys(("jax", "stablehlo"), "XLA"),
+    "keras": "Keras",
+    "tensorflow": "TensorFlow",
+    "tflite": "LiteRT",
+}
+
+
+def engine_name(source: Mapping[str, object], engine: object | None) -> str:
+    """The name of `engine`, which evaluates a model of this source; None is NumPy."""
+    if engine is None:
+        return NUMPY
+    # Of a TFLite file that LiteRT cannot run as it stands, onnxruntime runs the graph that was written for it.
+    if source.get("kind") == "tflite" and not getattr(engine, "__module__", "").endswith("tflite._engine"):
+        return _ENGINES["onnx"]
+    return _ENGINES.get(str(source.get("kind")), "the source's engine")
+
+
+def with_engine(manifest: Manifest, engine: object | None) -> dict[str, object]:
+    """The manifest's reports with what makes its reference."""
+    return {**manifest.reports, "reference": {"engine": engine_name(manifest.source, engine)}}
+
+
+def engine_of(manifest: Manifest) -> str:
+    """What made the artifact's reference; artifacts of earlier releases do not say, but their source's kind does."""
+    told = manifest.reports.get("reference")
+    engine = told.get("engine") if isinstance(told, Mapping) else None
+    return engine if isinstance(engine, str) and engine else _ENGINES.get(str(manifest.source.get("kind")), NUMPY)
