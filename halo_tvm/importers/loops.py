@@ -47,20 +47,25 @@ def while_loop(
     body: Callable[[State], Sequence[relax.Expr]],
     *,
     varying: Collection[int] = (),
+    growing: Collection[int] = (),
     name: str = "loop",
 ) -> State:
     """The state when `condition(state)`, a scalar bool, is first false; `state` = `body(state)` while it is true.
 
     Each part of the state keeps its dtype, rank and shape, except that the sizes of those numbered in `varying` may
-    change from step to step. A body whose shapes are not known to stay is checked as it runs.
+    change from step to step, and of those in `growing` the first size. A body whose shapes are not known to stay is
+    checked as it runs.
     """
     init = [builder.normalize(value) for value in init]
+    varying = {*varying, *growing}
     types = [_open_type(v.ty) if i in varying else v.ty for i, v in enumerate(init)]
-    inside = [_fresh_type(builder, v.ty) if i in varying else v.ty for i, v in enumerate(init)]
+    kept = [list(v.ty.shape.values)[1:] if i in growing else [] for i, v in enumerate(init)]
+    inside = [_fresh_type(builder, v.ty, rest) if i in varying else v.ty for i, (v, rest) in enumerate(zip(init, kept))]
 
     def next_state(params: State) -> list[relax.Expr]:
         state = [_fitted(builder, v, ty) for v, ty in zip(body(params), types, strict=True)]
-        named = [_named(builder, v, inner) if i in varying else v for i, (v, inner) in enumerate(zip(state, inside))]
+        sizes = zip(state, inside, kept)
+        named = [_named(builder, v, ty, rest) if i in varying else v for i, (v, ty, rest) in enumerate(sizes)]
         return [_condition(builder, condition(named)), *state]
 
     step = _Closed(builder, f"{name}_step", inside, next_state)
@@ -272,14 +277,19 @@ def _open_type(ty: relax.TensorType) -> relax.TensorType:
     return relax.TensorType(dtype=ty.dtype, ndim=ty.ndim)
 
 
-def _fresh_type(builder: relax.BlockBuilder, ty: relax.TensorType) -> relax.TensorType:
-    names = [builder.get_unique_name("loop_size") for _ in range(ty.ndim)]
-    return relax.TensorType([tirx.Var(name, "int64") for name in names], ty.dtype)
+def _fresh_type(
+    builder: relax.BlockBuilder, ty: relax.TensorType, kept: Sequence[tvm.ir.Expr] = ()
+) -> relax.TensorType:
+    """`ty` with new names for its sizes, but for the last ones, which are `kept`."""
+    names = [builder.get_unique_name("loop_size") for _ in range(ty.ndim - len(kept))]
+    return relax.TensorType([*(tirx.Var(name, "int64") for name in names), *kept], ty.dtype)
 
 
-def _named(builder: relax.BlockBuilder, value: relax.Expr, ty: relax.TensorType) -> relax.Expr:
-    """`value` with new names for its dimensions."""
-    return builder.match_cast(value, _fresh_type(builder, ty))
+def _named(
+    builder: relax.BlockBuilder, value: relax.Expr, ty: relax.TensorType, kept: Sequence[tvm.ir.Expr] = ()
+) -> relax.Expr:
+    """`value` with new names for its dimensions, but for those `kept`."""
+    return builder.match_cast(value, _fresh_type(builder, ty, kept))
 
 
 def _fitted(builder: relax.BlockBuilder, value: relax.Expr, ty: relax.Type) -> relax.Expr:

@@ -85,6 +85,11 @@ def expr_dtype(expr: relax.Expr) -> str:
     return str(expr.ty.dtype)
 
 
+def is_tensor(value: object) -> bool:
+    """Whether `value` is a tensor of the graph: sizes are expressions, too."""
+    return isinstance(value, relax.Expr) and isinstance(value.ty, relax.TensorType)
+
+
 def expr_shape(expr: relax.Expr) -> list[Dim]:
     """Dimensions of an expression of known shape."""
     return [plain(d) for d in expr.ty.shape.values]

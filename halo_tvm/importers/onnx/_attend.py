@@ -15,7 +15,7 @@ from tvm import relax, te, tirx
 from ...dimensions import is_one
 from ...relay_ops.attention import Attention
 from ...relay_ops.operator import chosen
-from ..meaning.builder import expr_dtype, expr_shape
+from ..meaning.builder import expr_dtype, expr_shape, is_tensor
 from ..meaning.pointwise import HALVES
 from ..meaning.sizes import Dim, prim
 from ._node import Node
@@ -82,7 +82,7 @@ def _halo(
     node: Node, q: relax.Expr, k: relax.Expr, v: relax.Expr, seen: Visibility, scale: float, softcap: float
 ) -> relax.Expr:
     (b, s, h, d), (_, t, g, _) = expr_shape(q), expr_shape(k)
-    at_end = seen.lengths is None and not isinstance(seen.offset, relax.Expr) and seen.offset is not None
+    at_end = seen.lengths is None and not is_tensor(seen.offset) and seen.offset is not None
     at_end = at_end and _same(node, seen.offset, prim(t) - s)
     causal = at_end and seen.right == 0
     window = seen.left + 1 if at_end and seen.left >= 0 else 0
@@ -108,7 +108,7 @@ def bias_of(node: Node, seen: Visibility, dims: Sequence[Dim]) -> relax.Expr:
     """What is added to the scores, float32 [1|b, 1|h, 1|s, t]: one kernel for mask, lengths, order and windows."""
     b, _, s, t = dims
     mask = seen.mask
-    per_batch = seen.lengths is not None or isinstance(seen.offset, relax.Expr)
+    per_batch = seen.lengths is not None or is_tensor(seen.offset)
     ordered = seen.left >= 0 or seen.right >= 0
     shape: list[Dim] = [b if per_batch else 1, 1, s if ordered else 1, t]
     tensors = []
@@ -121,9 +121,9 @@ def bias_of(node: Node, seen: Visibility, dims: Sequence[Dim]) -> relax.Expr:
                 shape[axis] = dims[axis]
         tensors.append(mask)
     for vector in (seen.lengths, seen.offset):
-        if isinstance(vector, relax.Expr):
+        if is_tensor(vector):
             tensors.append(cast(node, reshape(node, vector, (b,)), "int64"))
-    has_offset = isinstance(seen.offset, relax.Expr)
+    has_offset = is_tensor(seen.offset)
     start = 0 if has_offset or seen.offset is None else seen.offset
 
     def build(tensors: list[te.Tensor], shape: list[tvm.ir.Expr], s: tvm.ir.Expr, start: tvm.ir.Expr) -> te.Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import GraphProto
 from tvm import relax
 
-from ..loops import allocate_rows, first_rows, while_loop, write_row
+from ..loops import allocate_rows, first_rows, not_negative, while_loop, write_row
 from ..meaning.broadcast import same_sizes
 from ..meaning.builder import expr_dtype, expr_shape
 from ..meaning.constant import Constant
@@ -22,6 +22,7 @@ from .branches import axis_from_front, result_of
 
 # A loop is unrolled when its copies stay below this many nodes: a graph without calls fuses and folds better.
 _UNROLLED_NODES = 512
+_MOST_AHEAD = 1 << 24  # rows that a run allocates before the first iteration
 _MOST_ROWS = (
     1 << 24
 )  # of a scan output that is allocated ahead; a larger trip count means "until the condition ends it"
@@ -108,16 +109,15 @@ def _while(
     after, scanned = probe[1 : 1 + len(init)], probe[1 + len(init) :]
     if any(_names(row) - names_before for row in scanned):
         _refuse_unknown_end(node, trips, condition, "the size of its scan outputs is known inside its body only")
-    varying = {i + 2 for i, (a, b) in enumerate(zip(init, after)) if not _same_shape(node, a, b)}
-    count = _row_count(node, trips)
+    varying = {i + 2 for i in _varying(node, body, [numbered(zero), Tensor(true)], init, after)}
+    count = _row_count(node, trips, scanned)
     if node.graph.only_types:
-        open_rows = [[None] * (len(expr_shape(r)) + 1) if count is None else [None, *expr_shape(r)] for r in scanned]
+        open_rows = [[None, *expr_shape(r)] for r in scanned]
         shapes = [[None] * len(expr_shape(v)) if i in varying else expr_shape(v) for i, v in enumerate(init, 2)]
         return tuple(_of_shape(node, s, v) for s, v in zip([*shapes, *open_rows], [*init, *scanned]))
     first = len(init) + 2
     if count is None:  # rows are appended as they come
         init += [_empty_rows(node, row) for row in scanned]
-        varying |= set(range(first, first + len(scanned)))
     else:
         init += [allocate_rows(builder, count, expr_shape(row), expr_dtype(row)) for row in scanned]
 
@@ -139,11 +139,34 @@ def _while(
         following = builder.emit(relax.op.add(state[0], relax.const(_int64(1), "int64")))
         return [following, _scalar(node, found[0]), *found[1 : first - 1], *rows]
 
-    steps, _, *results = while_loop(builder, [zero, going, *init], proceed, step, varying=varying, name="onnx_loop")
-    results = [_known_shape(node, r) for r in results]
-    if count is not None and scanned:
-        results[first - 2 :] = [first_rows(builder, rows, steps) for rows in results[first - 2 :]]
-    return tuple(results)
+    growing = range(first, len(init) + 2) if count is None else ()
+    steps, _, *results = while_loop(
+        builder, [zero, going, *init], proceed, step, varying=varying, growing=growing, name="onnx_loop"
+    )
+    state, rows = [_known_shape(node, v) for v in results[: first - 2]], results[first - 2 :]
+    if count is None:
+        return (*state, *(node.fresh_dims(r, [None, *expr_shape(row)]) for r, row in zip(rows, scanned)))
+    return (*state, *(first_rows(builder, _known_shape(node, r), steps) for r in rows))
+
+
+def _varying(
+    node: Node, body: GraphProto, control: Sequence[Value], init: Sequence[relax.Expr], after: Sequence[relax.Expr]
+) -> set[int]:
+    """Which parts of the state change their sizes; `after`: the state behind one iteration.
+
+    What takes on the sizes of one that varies does so an iteration later.
+    """
+    found: set[int] = set()
+    while more := {i for i, (a, b) in enumerate(zip(init, after)) if not _same_shape(node, a, b)} - found:
+        found |= more
+        # What checks sizes is no dead code: this iteration is emitted into a block that is dropped.
+        node.graph.builder._begin_binding_block()
+        try:
+            opened = [_of_shape(node, [None] * v.ty.ndim, v) if i in found else v for i, v in enumerate(init)]
+            after = _probe(node, body, [*control, *map(Tensor, opened)])[1 : 1 + len(init)]
+        finally:
+            node.graph.builder._end_block()
+    return found
 
 
 def _probe(node: Node, body: GraphProto, inputs: Sequence[Value]) -> list[relax.Expr]:
@@ -170,14 +193,24 @@ def _names(value: relax.Expr) -> frozenset[str]:
     return frozenset(v.name for v in relax.analysis.free_symbolic_vars(relax.ShapeExpr(expr_shape(value))))
 
 
-def _row_count(node: Node, trips: Value | None) -> Dim | relax.Expr | None:
-    """Rows to allocate for scan outputs; None when no useful bound is known ahead."""
+def _row_count(node: Node, trips: Value | None, scanned: Sequence[relax.Expr]) -> Dim | relax.Expr | None:
+    """Rows to allocate for scan outputs; None when no useful bound is known ahead.
+
+    A number that only a run knows must be one of rows that can be allocated: "no limit" is written as the largest.
+    """
     number = _number(trips)
     if number is not None:
         return max(number, 0) if number <= _MOST_ROWS else None
     if isinstance(trips, Symbolic):
         return node.sizes.maximum(trips.array.reshape(-1)[0], 0)
-    return None if trips is None else _trip_count(node)
+    if trips is None or not scanned:
+        return None
+    most = relax.const(np.array([_MOST_AHEAD], np.int64), "int64")
+    left = node.emit(relax.op.subtract(most, node.emit(relax.op.reshape(_trip_count(node), (1,)))))
+    left = not_negative(
+        node.graph.builder, left, f"more than {_MOST_AHEAD} iterations for {node.op} ({node.name[:80]})"
+    )
+    return node.emit(relax.op.reshape(node.emit(relax.op.subtract(most, left)), ()))
 
 
 def _trip_count(node: Node) -> relax.Expr:

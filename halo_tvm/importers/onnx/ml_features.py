@@ -6,7 +6,7 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from ..meaning.builder import expr_dtype, expr_shape
-from ._ml import ML, as_dtype, floats
+from ._ml import ML, as_dtype, floats, rows
 from ._node import Node
 from ._registry import converter
 
@@ -97,11 +97,8 @@ def feature_vectorizer(node: Node) -> relax.Expr:
     )
     parts = []
     for index, size in enumerate(wanted):
-        x = as_dtype(node, node.x(index), "float32")
-        if len(expr_shape(x)) == 1:
-            x = node.emit(relax.op.reshape(x, (expr_shape(x)[0], 1)))
+        x = as_dtype(node, rows(node, index), "float32")
         features = expr_shape(x)[1]
-        node.refuse_unless(len(expr_shape(x)) == 2 and isinstance(features, int), "expected matrices of a fixed width")
         if size < features:
             x = node.emit(relax.op.strided_slice(x, axes=[1], begin=[0], end=[size]))
         elif size > features:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tvm import relax, te, tirx
 
+from ..meaning.builder import is_tensor
 from ..meaning.constant import Constant
 from ..meaning.sizes import Dim, plain, prim
 from ..meaning.wrapping import around
@@ -39,7 +40,7 @@ def pad(node: Node) -> relax.Expr:
         before = pads[:count]
         lengths = [node.sizes.simplify(prim(shape[a]) + b + e) for a, b, e in zip(axes, before, pads[count:])]
         lengths = [n if node.sizes.decided(prim(n) >= 0) is True else node.sizes.maximum(n, 0) for n in lengths]
-    fills = [fill] if isinstance(fill, relax.Expr) else []
+    fills = [fill] if is_tensor(fill) else []
 
     def compute(data: te.Tensor, out: list, first: object, *value: te.Tensor) -> te.Tensor:
         def element(*index):
