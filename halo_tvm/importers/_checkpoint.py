@@ -53,6 +53,21 @@ class DirectoryWeights:
         for file in map(opened, self.files):
             self._where.update({name: (file, shape) for name, shape in file.shapes.items()})
 
+    def untied(self) -> bool:
+        """Whether a tensor is stored under both of the names that were to be one, and differs: then none is tied.
+
+        So transformers reads it: the config is wrong, and says nothing about what was trained.
+        """
+        for names in self.tied.items():
+            one, other = (next((n for n in self._names(name) if n in self._where), None) for name in names)
+            if one and other and not self._equal(one, other):
+                self.tied = {}
+                return True
+        return False
+
+    def _equal(self, one: str, other: str) -> bool:
+        return self._same(one) == self._same(other) or np.array_equal(self._tensor(one), self._tensor(other))
+
     def _names(self, name: str) -> list[str]:
         """Under what names a checkpoint may keep the tensor `name`."""
         whole = [prefix + name for prefix in self.prefixes]

@@ -19,7 +19,6 @@ _LARGEST_TOKENIZER = 128 << 20
 _LARGEST_TEMPLATE = 1 << 20
 _TRANSLATORS = ("mbart", "m2m_100")  # NLLB's are of the latter type
 _LANGUAGE = re.compile(r"[a-z]{2,3}_[A-Za-z]{2,4}|__[a-z]{2,3}__")  # fr_XX, fra_Latn, __fr__
-_WORDS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 # Of a decoder of random weights: it goes on with token ids.
 NO_TEXTS: Mapping[str, object] = {"end": [], "tokenizer": None, "chat_template": None, "words": {}}
@@ -52,16 +51,23 @@ def language_of(
     ends = [] if end is None else end if isinstance(end, list) else [end]
     if any(not isinstance(token, int) or isinstance(token, bool) for token in ends):
         raise UnsupportedModel(f"expected eos_token_id as an integer or a list of them, found {end!r:.80}: correct it")
-    words = {name: _word(about.get(name)) for name in _WORDS}
     return {
         "end": ends,
-        **(_of_answers(config, generation) if answers else {}),
+        **(_of_answers(config, generation) if answers else _of_texts(generation)),
         **({"speech": _of_speech(config, generation)} if config.get("model_type") == "whisper" else {}),
         **({"languages": _languages(tokenizer)} if config.get("model_type") in _TRANSLATORS else {}),
         "tokenizer": TOKENIZER if files else None,
         **_templates(folder, about),
-        "words": {name: word for name, word in words.items() if word is not None},
+        "words": _words(folder, about),
     }, files
+
+
+def _of_texts(generation: Mapping[str, object]) -> Mapping[str, object]:
+    """Of a decoder: the tokens that it never chooses, where some are named."""
+    never = generation.get("suppress_tokens") or []
+    if not isinstance(never, list) or any(type(token) is not int or token < 0 for token in never):
+        raise UnsupportedModel(f"expected suppress_tokens as integers, found {never!r:.80}: correct the config")
+    return {"never": never} if never else {}
 
 
 def _of_answers(config: Mapping[str, object], generation: Mapping[str, object]) -> Mapping[str, object]:
@@ -133,11 +139,26 @@ def with_texts_of(folder: Path, model: ImportedModel) -> ImportedModel:
     if not files:
         raise UsageError(f"expected {TOKENIZER} in {folder}, found none: give the directory of a tokenizer")
     end = language["end"] or model.language["end"]
+    language.pop("never", None)  # which is the model's
     return replace(model, language={**model.language, **language, "end": end}, files=files)
 
 
 def _optional(file: Path) -> dict[str, object]:
     return read_json(file, f"{file.name} of a Hugging Face model") if file.is_file() else {}
+
+
+def _words(folder: Path, about: Mapping[str, object]) -> dict[str, str]:
+    """The special tokens that a template may name: all of tokenizer_config.json, and those of the model alone.
+
+    Older directories have them in a file of their own, which goes before.
+    """
+    own = {} if "added_tokens_decoder" in about else _optional(folder / "special_tokens_map.json")
+    named: dict[str, object] = {}
+    for where in (about, own):
+        for more in (where, where.get("extra_special_tokens"), where.get("model_specific_special_tokens")):
+            named |= more if isinstance(more, Mapping) else {}  # without names they are a list
+    words = {name: _word(value) for name, value in named.items() if name.endswith("_token")}
+    return {name: word for name, word in words.items() if word is not None}
 
 
 def _word(value: object) -> str | None:

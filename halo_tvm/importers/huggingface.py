@@ -16,6 +16,7 @@ from ..errors import EnvironmentProblem, MissingPackage, UnsupportedModel
 from ..imported import ImportedModel
 from ..model_names import is_hub_name
 from ..models import completed
+from ..models.decoder import DecoderConfig
 from ..models.decoder.family import CAUSAL
 from ._adapter import Adapter, is_adapter
 from ._checkpoint import DirectoryWeights
@@ -78,6 +79,8 @@ def _imported(
     tied = family.tied if getattr(parsed, "tied", True) else {}
     layout = getattr(getattr(parsed, "names", None), "layout", "nk")
     weights = DirectoryWeights(base, family.prefixes, tied, method_of(config), layout, adapter, definition.places)
+    if isinstance(parsed, DecoderConfig) and weights.untied():
+        parsed = replace(parsed, tied=False)
     source = {"kind": "huggingface", "name": path.resolve().name, "model_type": kind, "sha256": weights.fingerprint()}
     source |= {"part": part} if part else {}
     source |= {"language_model": config.get("model_type")} if definition.inside else {}

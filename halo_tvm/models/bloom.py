@@ -24,7 +24,14 @@ _NAMES = Names(
 )
 
 
+def _older(read: Reader) -> Reader:
+    """The width is `n_embed` in the first configs, and goes before `hidden_size`."""
+    width = read.get("n_embed")
+    return read if width is None else Reader({**read.config, "hidden_size": width})
+
+
 def _bloom(read: Reader) -> DecoderConfig:
+    read = _older(read)
     read.refuse_unless(apply_residual_connection_post_layernorm=False)
     return _common(
         read,
@@ -39,6 +46,7 @@ def _bloom(read: Reader) -> DecoderConfig:
 
 
 def _falcon(read: Reader) -> DecoderConfig:
+    read = _older(read)
     new, bias = read.flag("new_decoder_architecture"), read.flag("bias")
     few = read.flag("multi_query", default=True) and not new
     parallel = read.flag("parallel_attn", default=True) or new

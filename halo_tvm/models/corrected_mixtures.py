@@ -12,6 +12,7 @@ from dataclasses import replace
 from .decoder import DecoderConfig, ExpertNames, Layer, Mixture, Names, Reader, decoder_family
 from .llama import llama
 from .mixtures import NORMED, SHARED, dense_layers, limited, mixture_of
+from .olmo2 import exaone_layers
 
 _MINIMAX = ExpertNames(
     router="block_sparse_moe.gate",
@@ -96,15 +97,8 @@ def _solar(read: Reader) -> DecoderConfig:
 
 
 def _exaone(read: Reader) -> DecoderConfig:
-    """Where layers have windows, only those know positions."""
-    rope = read.rope()
-    pattern: tuple[Layer, ...] = (Layer(rope),)
-    if read.get("sliding_window") is not None:
-        every = read.whole("sliding_window_pattern", default=4)
-        usual = [(i + 1) % every != 0 for i in range(every)]
-        pattern = read.pattern(usual, read.whole("sliding_window"), {True: rope, False: None})
     mixture = corrected(read, shared="num_shared_experts")
-    return llama(read, pattern=pattern, query_key_norm="head", names=NORMED, mixture=mixture)
+    return llama(read, pattern=exaone_layers(read), query_key_norm="head", names=NORMED, mixture=mixture)
 
 
 def _minimax(read: Reader) -> DecoderConfig:

@@ -38,6 +38,7 @@ def _gemma2(read: Reader) -> DecoderConfig:
 
 
 def _gemma3(read: Reader) -> DecoderConfig:
+    read.refuse_unless(use_bidirectional_attention=False)
     every = read.whole("sliding_window_pattern", default=6)
     whole = read.rope("full_attention", theta=1e6)
     local = read.local_rope("rope_local_base_freq", theta=10000.0)

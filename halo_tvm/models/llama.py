@@ -9,6 +9,7 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from .decoder import DecoderConfig, Layer, Names, Reader, decoder_family
@@ -16,7 +17,6 @@ from .decoder import DecoderConfig, Layer, Names, Reader, decoder_family
 
 def llama(read: Reader, **differences: object) -> DecoderConfig:
     """What a config of Llama's words says; `differences` are fields of the result."""
-    read.refuse_unless(pretraining_tp=1)
     bias = read.flag("attention_bias")
     common = DecoderConfig(
         layers=read.layers,
@@ -43,24 +43,35 @@ _MISTRAL = ("mistral", "ministral", "ministral3")
 _QWEN2_INSIDE = ("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text")
 
 
-def windowed(read: Reader, *, always: bool = False) -> DecoderConfig:
-    """Mistral, `always`: all layers slide where a window is given; Qwen2: only where `use_sliding_window` says so."""
+def windowed(read: Reader, slides: Sequence[bool] = (True,), *, always: bool = False) -> DecoderConfig:
+    """Mistral, `always`: layers slide where a window is given; Qwen: only where `use_sliding_window` says so.
+
+    `slides` says, repeated, which do then, where no `layer_types` say it.
+    """
     window = read.get("sliding_window")
     used = window is not None and read.flag("use_sliding_window", default=always or read.kind in _MISTRAL)
-    first = read.whole("max_window_layers", default=0) if read.kind.startswith("qwen") else 0
-    usual = [used and i >= first for i in range(read.layers)]
     rope = read.rope()
+    usual = slides if used else (False,)
     pattern = read.pattern(usual, int(window) if used else None, {True: rope, False: rope})  # type: ignore[call-overload]
     return llama(read, pattern=pattern)
 
 
+def _late_windows(read: Reader) -> DecoderConfig:
+    """Windows in the layers behind the first `max_window_layers`."""
+    first = read.whole("max_window_layers", default=28)
+    return windowed(read, [i >= first for i in range(read.layers)])
+
+
 def _qwen2(read: Reader) -> DecoderConfig:
-    return replace(windowed(read), query_key_value_bias=True, output_bias=False)
+    return replace(_late_windows(read), query_key_value_bias=True, output_bias=False)
 
 
 def _qwen3(read: Reader) -> DecoderConfig:
-    names = Names(query_norm="self_attn.q_norm", key_norm="self_attn.k_norm")
-    return replace(windowed(read), query_key_norm="head", names=names)
+    """The language model of one that sees has no windows, whatever its config says."""
+    config = llama(read) if read.kind == "qwen3_vl_text" else _late_windows(read)
+    return replace(
+        config, query_key_norm="head", names=Names(query_norm="self_attn.q_norm", key_norm="self_attn.k_norm")
+    )
 
 
 def _smollm3(read: Reader) -> DecoderConfig:

@@ -127,13 +127,17 @@ def _qwen2(read: Reader) -> DecoderConfig:
         shared_switch=True,
         dense=dense_layers(read),
     )
-    bias = read.flag("qkv_bias", default=True)
-    return replace(windowed(read), query_key_value_bias=bias, output_bias=False, mixture=mixture)
+    bias, last = read.flag("qkv_bias", default=True), read.whole("max_window_layers", default=28)
+    slides = [i % 2 == 0 and i < last for i in range(read.layers)]
+    return replace(windowed(read, slides), query_key_value_bias=bias, output_bias=False, mixture=mixture)
 
 
 def _qwen3(read: Reader) -> DecoderConfig:
+    """Windows in all layers or in none; the language models of those that see or hear have none."""
     mixture = mixture_of(read, width="moe_intermediate_size", dense=dense_layers(read))
-    return replace(windowed(read), query_key_norm="head", names=NORMED, mixture=mixture)
+    alike = Reader({**read.config, "layer_types": None})
+    config = windowed(alike) if read.kind == "qwen3_moe" else llama(read)
+    return replace(config, query_key_norm="head", names=NORMED, mixture=mixture)
 
 
 def _granite(read: Reader) -> DecoderConfig:

@@ -59,13 +59,13 @@ def _nemotron_h(read: Reader) -> DecoderConfig:
     states = HeadStates(
         heads=read.whole("mamba_num_heads", default=128),
         head_size=read.whole("mamba_head_dim", default=64),
-        groups=read.whole("n_groups", "mamba_n_groups", default=8),
+        groups=read.whole("mamba_n_groups", "n_groups", default=8),
         states=read.whole("ssm_state_size", default=128),
-        kernel=read.kernel("conv_kernel"),
+        kernel=read.kernel("mamba_d_conv" if read.get("mamba_d_conv") is not None else "conv_kernel"),
         bias=bias,
         output_bias=bias,
-        convolution_bias=read.flag("use_conv_bias", default=True),
-        limits=(read.number("time_step_min", "mamba_dt_min", default=0.001), math.inf),
+        convolution_bias=read.flag("mamba_conv_bias", default=read.flag("use_conv_bias", default=True)),
+        limits=(read.number("mamba_dt_min", "time_step_min", default=0.001), math.inf),
         norm_eps=eps,
     )
     layers = {
@@ -83,6 +83,7 @@ def _nemotron_h(read: Reader) -> DecoderConfig:
         eps=eps,
         activation=read.activation("mlp_hidden_act", default="relu2"),
         gated=False,
+        tied=False,  # whatever the config says
         mixture=_nemotron_experts(read, kinds) if "moe" in kinds else None,
         names=_NEMOTRON,
     )

@@ -60,14 +60,26 @@ def _exaone3(read: Reader) -> DecoderConfig:
     return llama(read, pattern=(Layer(rope),), eps=eps, activation=activation, names=names)
 
 
+def exaone_layers(read: Reader) -> tuple[Layer, ...]:
+    """Where layers have windows, only those know positions."""
+    rope = read.rope()
+    if read.get("sliding_window") is None:
+        return (Layer(rope),)
+    usual = [False] if read.get("layer_types") is not None else _sliding(read)
+    return read.pattern(usual, read.whole("sliding_window"), {True: rope, False: None})
+
+
+def _sliding(read: Reader) -> list[bool]:
+    """Which layers `sliding_window_pattern` lets slide: all but every so-manyth; or L of letters, not the last one."""
+    every = read.get("sliding_window_pattern", default=4)
+    if isinstance(every, str) and every:
+        return [every[i % len(every)] == "L" and i + 1 < read.layers for i in range(read.layers)]
+    every = read.whole("sliding_window_pattern", default=4)
+    return [(i + 1) % every != 0 for i in range(every)]
+
+
 def _exaone4(read: Reader) -> DecoderConfig:
-    window, rope = read.get("sliding_window"), read.rope()
-    pattern: tuple[Layer, ...] = (Layer(rope),)
-    if window is not None:
-        every = read.whole("sliding_window_pattern", default=4)
-        usual = [(i + 1) % every != 0 for i in range(every)]
-        pattern = read.pattern(usual, read.whole("sliding_window"), {True: rope, False: None})
-    return llama(read, pattern=pattern, query_key_norm="head", names=_NAMES)
+    return llama(read, pattern=exaone_layers(read), query_key_norm="head", names=_NAMES)
 
 
 OLMO = decoder_family("olmo", _olmo)

@@ -142,6 +142,8 @@ def _windows(model: ImportedModel, tokens: int, text: str) -> np.ndarray:
     try:
         stored = model.files[str((model.language or {})["tokenizer"])]
         tokenizer = Tokenizer.from_buffer(stored if isinstance(stored, bytes) else stored.read_bytes())
+        tokenizer.no_truncation()  # which are of training, as `runtime.language.text` has it
+        tokenizer.no_padding()
         whole, plain = (tokenizer.encode(text, add_special_tokens=special).ids for special in (True, False))
     except Exception as error:  # noqa: BLE001 - the package raises no narrower one
         raise Declined(f"its tokenizer does not read the text: {str(error)[:200]}") from None

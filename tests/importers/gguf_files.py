@@ -31,7 +31,8 @@ _GPT_OSS_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embe
 _SECTIONS = {"rope.dimension_sections": [3, 3, 2, 0]}  # of the three positions of an image
 _FOUR = {"expert_count": 4, "expert_used_count": 2}
 
-# architecture -> config.json of the same model, and metadata that no word of `_METADATA` stands for.
+# architecture, a variant behind a colon -> config.json of the same model, and metadata that no word of `_METADATA`
+# stands for.
 MODELS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "llama": ({"model_type": "llama", "tie_word_embeddings": True, **_SIZES}, {}),
     "qwen2": ({"model_type": "qwen2", **_SIZES}, {}),
@@ -57,6 +58,13 @@ MODELS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "phi2": ({"model_type": "phi", "partial_rotary_factor": 0.5, **_PLAIN}, {"rope.dimension_count": 8}),
     "phi3": ({"model_type": "phi3", "sliding_window": 8, **_SIZES}, {"attention.sliding_window": 8}),
     "olmo2": ({"model_type": "olmo2", **_SIZES}, {}),
+    "olmo2: windows": (
+        {"model_type": "olmo3", "sliding_window": 8, **_SIZES, "rope_theta": 5e5}
+        | {"num_hidden_layers": 4, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]}
+        | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}},
+        {"attention.sliding_window": 8, "attention.sliding_window_pattern": [True, True, True, False]}
+        | {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 16},
+    ),
     "stablelm": (
         {"model_type": "stablelm", "partial_rotary_factor": 0.25, "use_qkv_bias": True, **_SIZES},
         {"rope.dimension_count": 4, "use_parallel_residual": False},
@@ -82,6 +90,12 @@ MODELS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
         | {"first_k_dense_replace": 1, "n_group": 2, "topk_group": 1},
         {**_FOUR, "expert_feed_forward_length": 40, "expert_shared_count": 2, "expert_weights_scale": 1.5}
         | {"leading_dense_block_count": 1, "expert_group_count": 2, "expert_group_used_count": 1},
+    ),
+    "glm4moe": (
+        {"model_type": "glm4_moe", "n_routed_experts": 4, "n_shared_experts": 1, "attention_bias": True, **_EXPERTS}
+        | {"first_k_dense_replace": 1, "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-5},
+        {**_FOUR, "expert_feed_forward_length": 40, "expert_shared_count": 1, "leading_dense_block_count": 1}
+        | {"rope.dimension_count": 8, "expert_weights_norm": True, "expert_gating_func": 2},
     ),
     "qwen2vl": ({"model_type": "qwen2_vl_text", **_SIZES}, _SECTIONS),
     "qwen3vl": ({"model_type": "qwen3_vl_text", **_SIZES}, _SECTIONS),
@@ -154,11 +168,11 @@ def write_model(
 
     `more` is further metadata, which may replace that of the model.
     """
+    tensors = _of_all_experts(huggingface_tensors(architecture))
     config, own = MODELS[architecture]
-    config = completed(config)
+    config, architecture = completed(config), architecture.partition(":")[0]
     family = next(f for f in FAMILIES.values() if config["model_type"] in f.huggingface_types)
     parsed = family.from_huggingface(config)
-    tensors = _of_all_experts(huggingface_tensors(architecture))
     n = next(config[w] for w in ("hidden_size", "n_embd") if w in config)
     values: dict[str, object] = {
         f"{architecture}.{key}": next(config[w] for w in words if w in config)

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from halo_tvm.errors import HaloError, UnsupportedModel, UsageError
 from halo_tvm.importers import import_model
+from halo_tvm.importers.gguf import _ends
 from halo_tvm.importers.gguf._tokenizer import NoTokenizer, tokenizer_json
 from halo_tvm.importers.gguf._types import TYPES
-from halo_tvm.importers.gguf.architectures import ARCHITECTURES, architecture_of
+from halo_tvm.importers.gguf.architectures import architecture_of
 from halo_tvm.importers.gguf.container import read_gguf
 from halo_tvm.interpreter import evaluate
 from halo_tvm.models import FAMILIES
@@ -39,7 +40,8 @@ def test_a_file_is_the_model_of_its_config_and_tensors(tmp_path: Path, architect
             one, other = (dataclasses.replace(mixture, names=(), turned=False) for mixture in (one, other))
         assert one == (pytest.approx(other, rel=1e-6) if isinstance(other, float) else other), field.name
     assert [layer.window for layer in found.pattern] == [layer.window for layer in wanted.pattern]
-    family = next(f for f in FAMILIES.values() if f.name == FAMILIES[_family(architecture)].name)
+    kind = MODELS[architecture][0]["model_type"]
+    family = next(f for f in FAMILIES.values() if kind in f.huggingface_types)
     model, original = import_model(str(path)), family.build("original", wanted, RandomWeights(3), {})
     names, theirs = (list(map(str, m.mod["main"].attrs["halo.params"])) for m in (model, original))
     assert len(names) == len(theirs)
@@ -49,9 +51,56 @@ def test_a_file_is_the_model_of_its_config_and_tensors(tmp_path: Path, architect
         np.testing.assert_array_equal(tensor, expected.T if turned else expected, err_msg=name)
 
 
-def _family(architecture: str) -> str:
-    kind = ARCHITECTURES[architecture].model_type
-    return next(name for name, f in FAMILIES.items() if kind in f.huggingface_types)
+def test_a_longer_context_stretches_olmo_3_where_nothing_slides(tmp_path: Path) -> None:
+    path, wanted = write_model(tmp_path, "olmo2: windows")
+    _, found = architecture_of(read_gguf(path))
+    assert found.pattern[0].rope != found.pattern[3].rope
+    for one, other in zip(found.pattern, wanted.pattern, strict=True):
+        np.testing.assert_allclose(one.rope.frequencies, other.rope.frequencies, rtol=1e-6)
+        assert one.rope.factor == pytest.approx(other.rope.factor)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "more", "message"),
+    [
+        (
+            "llama",
+            {"attention.sliding_window": 8},
+            "whose layers have the windows of .* found attention.sliding_window 8",
+        ),
+        ("gpt-oss", {"attention.sliding_window_pattern": [True, True]}, None),
+        ("gpt-oss", {"attention.sliding_window_pattern": 2}, None),
+        ("phi3", {"attention.sliding_window_pattern": [True, False]}, None),
+        ("phi3", {"attention.sliding_window": 0}, None),
+        ("llama", {"attention.sliding_window": 64}, None),
+        ("llama", {"attention.sliding_window": 8, "attention.sliding_window_pattern": [False, False]}, None),
+    ],
+)
+def test_windows_are_computed_or_refused(
+    tmp_path: Path, architecture: str, more: dict[str, object], message: str | None
+) -> None:
+    path, _ = write_model(tmp_path, architecture, {f"{architecture}.{key}": value for key, value in more.items()})
+    if message is not None:
+        with pytest.raises(UnsupportedModel, match=message):
+            import_model(str(path))
+        return
+    _, found = architecture_of(read_gguf(path))
+    said = more.get("attention.sliding_window_pattern", [False, False])
+    assert [found.layer(i).window is not None for i in (0, 1)] == ([True, False] if said == 2 else said)
+
+
+def test_blocks_that_guess_further_tokens_are_left_out(tmp_path: Path) -> None:
+    """`block_count` has them: the tensors of the last one are none of the model's."""
+    plain, _ = write_model(tmp_path, "glm4moe")
+    wanted = evaluate(import_model(str(plain)), {"input_ids": np.arange(7)[None]})["logits"]
+    more = {"glm4moe.block_count": 3, "glm4moe.nextn_predict_layers": 1}
+    path, _ = write_model(tmp_path, "glm4moe", more)
+    path = _with_tensor(tmp_path, read_gguf(path), "blk.2.nextn.eh_proj.weight", np.ones((64, 128), np.float32))
+    found = evaluate(import_model(str(path)), {"input_ids": np.arange(7)[None]})["logits"]
+    np.testing.assert_array_equal(found, wanted)
+    path = _with_tensor(tmp_path, read_gguf(path), "blk.3.nextn.eh_proj.weight", np.ones((64, 128), np.float32))
+    with pytest.raises(UnsupportedModel, match=r"1 unknown \(blk.3.nextn.eh_proj.weight\)"):
+        import_model(str(path))
 
 
 def test_rotations_scaled_by_tensors_and_metadata(tmp_path: Path) -> None:
@@ -76,7 +125,8 @@ def test_rotations_scaled_by_tensors_and_metadata(tmp_path: Path) -> None:
 
 
 def _with_tensor(folder: Path, file, name: str, values: np.ndarray) -> Path:
-    writer = gguf.GGUFWriter(folder / "more.gguf", "llama")
+    target = folder / f"{name}.gguf"
+    writer = gguf.GGUFWriter(target, file.metadata["general.architecture"])
     for key, value in file.metadata.items():
         if key != "general.architecture":
             add(writer, key, value)
@@ -84,7 +134,7 @@ def _with_tensor(folder: Path, file, name: str, values: np.ndarray) -> Path:
         writer.add_tensor(tensor.name, tensor.kind.floats(tensor.blocks()).reshape(tensor.shape))
     writer.add_tensor(name, values)
     finish(writer)
-    return folder / "more.gguf"
+    return target
 
 
 @pytest.mark.parametrize("code", [code for code, kind in TYPES.items() if kind.floats and kind.name != "F64"])
@@ -122,6 +172,33 @@ def test_a_byte_level_tokenizer_is_rebuilt() -> None:
         "qwen2": ["a", "\u0120", "1", "2", "3", "4", "\u0120isn", "'T"],
         "falcon": ["a", "\u0120", "123", "4", "\u0120isn", "'", "T"],
     }
+
+
+@pytest.mark.parametrize(("pre", "begins"), [("llama-bpe", True), ("tekken", True), ("gpt-2", False)])
+def test_a_text_begins_with_a_token_where_llama_cpp_adds_it(pre: str, begins: bool) -> None:
+    """Nothing says so, and some pre-tokenizers do; metadata goes before them."""
+    from tokenizers import Tokenizer
+
+    metadata = {**byte_level_texts(), "tokenizer.ggml.pre": pre}
+    del metadata["tokenizer.ggml.add_bos_token"]
+    for more, wanted in (({}, begins), ({"tokenizer.ggml.add_bos_token": False}, False)):
+        ids = Tokenizer.from_str(tokenizer_json({**metadata, **more})).encode("The").ids
+        assert (ids[0] == 0) == wanted
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ends"),
+    [
+        (("<s>", "</s>", "<|end|>", "a"), [1, 2]),
+        (("<|im_end|>", "</s>", "<|endoftext|>"), [1, 0, 2]),
+        (("<|return|>", "</s>", "<|end|>", "<|call|>"), [1, 0, 3]),
+        (("<|flush|>", "</s>", "<|end|>", "<|calls|>"), [1, 0, 3]),
+        (("<|flush|>", "</s>", "<|end|>"), [1, 0, 2]),
+    ],
+)
+def test_tokens_end_an_answer_by_their_text_too(tokens: tuple[str, ...], ends: list[int]) -> None:
+    """As llama.cpp has it; <|end|> stands inside of answers where there are calls."""
+    assert _ends({"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.eos_token_id": 1}) == ends
 
 
 def test_a_sentence_piece_tokenizer_is_rebuilt_from_scores() -> None:

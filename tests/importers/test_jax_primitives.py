@@ -56,6 +56,7 @@ def of_floats() -> dict[str, Callable]:
         "pow": lambda v: lax.pow(lax.abs(v["z"]), v["r"]),
         "total order": lambda v: jnp.digitize(v["x"], jnp.array([-INF, -1.0, 0.0, 2.0, NAN])),
         "pow of integers": lambda v: lax.pow(v["z"], v["i"] % 4),
+        "unsigned negation": lambda v: (-v["i"].astype(jnp.uint8), -v["i"].astype(jnp.uint32)),
         "log of erfc": lambda v: jnp.log(lax.erfc(jnp.abs(v["z"]) + 3)),
         "exact gelu": lambda v: jax.nn.gelu(v["z"], approximate=False),
         "floor division": lambda v: v["z"] // v["y"],

@@ -588,6 +588,11 @@ def test_layers_that_guess_further_tokens_are_no_part_of_the_answer(tmp_path: Pa
             {"n_group": 3, "topk_group": 1, **_FEW},
             "a topk_group up to n_group with 3 experts of 2 each, found 1",
         ),
+        (
+            "gemma3_text",
+            {"sliding_window": 4, "use_bidirectional_attention": True},
+            "a gemma3_text config with use_bidirectional_attention False, found True",
+        ),
         ("gemma4_text", {**_GEMMA4, "use_bidirectional_attention": "all"}, "of vision or null, found 'all'"),
         ("gemma4_text", {**_GEMMA4, "num_kv_shared_layers": 2}, "num_kv_shared_layers from 0 to 1, found 2"),
         ("gemma4_text", {**_GEMMA4, "num_kv_shared_layers": 1}, "that leave a layer of each kind its keys and values"),

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from halo_tvm.errors import MissingPackage, UnsupportedModel
 from halo_tvm.importers import import_model
+from halo_tvm.importers.tensor_files import weight_files
 from halo_tvm.interpreter import evaluate
 from halo_tvm.models import FAMILIES, PRESETS
 from halo_tvm.models._t5 import T5Config
@@ -155,7 +156,11 @@ def test_heads_of_an_odd_size_are_refused_where_positions_turn_their_halves() ->
             "expected a gpt2 config with an activation among",
         ),
         (
-            lambda d: (d / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../secret.safetensors"}}'),
+            lambda d: (
+                (d / "model.safetensors")
+                .rename(d / "model.safetensors.index.json")
+                .write_text('{"weight_map": {"a": "../secret.safetensors"}}')
+            ),
             "expected plain file names in model.safetensors.index.json, found '../secret.safetensors'",
         ),
     ],
@@ -222,9 +227,24 @@ def test_a_hostile_config_is_refused_in_one_sentence(
 @pytest.mark.parametrize("weight_map", [None, [], "a", {"a": 1}, {"a": ["model.safetensors"]}, {"a": None}], ids=str)
 def test_an_index_of_other_types_is_refused(tmp_path: Path, weight_map: object) -> None:
     directory = write_checkpoint(tmp_path / "model", "gpt2")
+    (directory / "model.safetensors").rename(directory / "model-00001-of-00001.safetensors")
     (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     with pytest.raises(UnsupportedModel, match="expected plain file names"):
         import_model(str(directory))
+
+
+def test_of_several_files_of_weights_the_one_that_transformers_reads_is_read(tmp_path: Path) -> None:
+    """One file, then its index, then the pickled ones; what is called otherwise only where nothing else lies."""
+    others = ("model_ema.safetensors", "consolidated.safetensors", "model-00001-of-00002.safetensors")
+    one, index, pickled = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
+    for name in (one, pickled, *others):
+        (tmp_path / name).touch()
+    (tmp_path / index).write_text(json.dumps({"weight_map": {"a": others[2]}}))
+    found = []
+    for gone in (None, one, index, pickled):
+        (tmp_path / (gone or "nothing")).unlink(missing_ok=True)
+        found.append([file.name for file in weight_files(tmp_path)])
+    assert found == [[one], [others[2]], [pickled], sorted(others)]
 
 
 def test_the_hash_sees_every_byte(tmp_path: Path) -> None:
@@ -249,6 +269,23 @@ def test_a_tied_table_may_be_stored_under_the_heads_name(tmp_path: Path, kind: s
     save_file(tensors, directory / "model.safetensors")
     model = import_model(str(directory))
     np.testing.assert_array_equal(model.params.materialise(table), tensors["lm_head.weight"])
+
+
+def test_a_head_that_differs_from_the_table_is_not_tied(tmp_path: Path) -> None:
+    """A config may say that both are one, where another head was trained."""
+    directory = write_checkpoint(tmp_path / "llama", "llama", tie_word_embeddings=True)
+    path, config = directory / "model.safetensors", directory / "config.json"
+    tensors = load_file(path)
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].copy()
+    save_file(tensors, path)
+    tied = import_model(str(directory))
+    assert "lm_head.weight" not in tied.params.sources
+    tensors["lm_head.weight"] += np.float32(1)
+    save_file(tensors, path)
+    found = evaluate(import_model(str(directory)), {"input_ids": IDS})["logits"]
+    config.write_text(json.dumps({**json.loads(config.read_text()), "tie_word_embeddings": False}))
+    np.testing.assert_array_equal(found, evaluate(import_model(str(directory)), {"input_ids": IDS})["logits"])
+    assert not np.array_equal(found, evaluate(tied, {"input_ids": IDS})["logits"])
 
 
 def test_a_head_is_no_table_where_the_two_are_not_tied(tmp_path: Path) -> None:

@@ -683,6 +683,21 @@ def test_texts_without_a_tokenizer_or_with_one_of_more_tokens_than_the_head(dire
         Text(spec, file).tokens("a")
 
 
+def test_truncation_and_padding_of_training_change_no_prompt(directory: Path, tmp_path: Path) -> None:
+    """Fine-tuned models often have them in tokenizer.json."""
+    plain = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    plain.enable_truncation(max_length=4)
+    plain.enable_padding(length=4096)
+    plain.save(str(tmp_path / "tokenizer.json"))
+    with (tmp_path / "tokenizer.json").open("rb") as file:
+        assert len(Text(LanguageSpec(context=8, vocabulary=258), file).tokens("abcdefgh")) == 8
+    model, text = import_model(str(directory)), tmp_path / "text.txt"
+    text.write_text("Call me Ishmael. " * 40)
+    cut = replace(model, files={"tokenizer.json": tmp_path / "tokenizer.json"})
+    wanted, found = (passage_of(m, str(text), "--calibrate").ids for m in (model, cut))
+    np.testing.assert_array_equal(found, wanted)
+
+
 def test_samplers_are_those_of_transformers() -> None:
     """The candidates that are left, and their shares, for every order of magnitude of a vocabulary."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +28,12 @@ _SHOWN = 8  # tensor names in one message
 _DERIVED = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # tables are made of them
 _WORDS = {"bos": "bos_token", "eos": "eos_token", "padding": "pad_token", "unknown": "unk_token"}
 _LARGEST_TEMPLATE = 1 << 20
+# Tokens that end an answer by their text, as llama.cpp has it, whatever the metadata says.
+_END_TEXTS = (
+    *("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>"),
+    *("<EOT>", "_<EOT>", "<end_of_utterance>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>"),
+)
+_CALLS = frozenset(["<|call|>", "<|calls|>"])
 
 
 def import_gguf(path: Path) -> ImportedModel:
@@ -41,7 +47,7 @@ def import_gguf(path: Path) -> ImportedModel:
     source: dict[str, object] = {"kind": "gguf", "name": path.name, "sha256": _fingerprint(file)}
     source |= {"shards": len(file.files)} if len(file.files) > 1 else {}
     imported = family.build(path.stem, config, weights, source)
-    weights.check(str(file.metadata["general.architecture"]))
+    weights.check(str(file.metadata["general.architecture"]), config.layers)
     language, texts, reason = _language(file.metadata, config.vocabulary)
     report = {**imported.report, **({"tokenizer": reason} if reason else {})}
     return replace(imported, language=language, files=texts, report=report)
@@ -85,9 +91,12 @@ class GgufWeights:
         grid = tensor.kind.grid if len(shape) == 2 else None  # of experts the integers are made anew
         return ParamSource(shape, "float32", lambda: floats(self.file, name).reshape(shape), grid)
 
-    def check(self, architecture: str) -> None:
-        """`UnsupportedModel` with all tensors that are missing or unknown."""
-        unknown = [name for name in self.file.tensors if name not in self._read and name not in _DERIVED]
+    def check(self, architecture: str, layers: int) -> None:
+        """`UnsupportedModel` with all tensors that are missing or unknown; blocks behind all `layers` guess further."""
+        blocks = self.file.metadata.get(f"{architecture}.block_count")
+        behind = tuple(f"blk.{i}." for i in range(layers, blocks)) if isinstance(blocks, int) else ()
+        known = {*self._read, *_DERIVED}
+        unknown = [name for name in self.file.tensors if name not in known and not name.startswith(behind)]
         if self._missing or unknown:
             found = " and ".join(
                 f"{len(names)} {what} ({', '.join(sorted(names)[:_SHOWN])})"
@@ -129,9 +138,19 @@ def _language(metadata: Mapping[str, Value], vocabulary: int) -> tuple[dict[str,
 
 
 def _ends(metadata: Mapping[str, Value]) -> list[int]:
-    """Tokens that end an answer: of the text, of a turn, of a message."""
-    found = (_token(metadata, word, 1 << 31) for word in ("eos", "eot", "eom"))
-    return list(dict.fromkeys(token for token in found if token is not None))
+    """Tokens that end an answer: of the text, of a turn, of a message; and those that are known by their text."""
+    named = (_token(metadata, word, 1 << 31) for word in ("eos", "eot", "eom"))
+    texts = metadata.get("tokenizer.ggml.tokens")
+    known = {text: token for token, text in enumerate(texts) if text in _END_TEXTS} if isinstance(texts, tuple) else {}
+    found = dict.fromkeys([*(token for token in named if token is not None), *known.values()])
+    if "<|end|>" in known and _has_parts(known):
+        del found[known["<|end|>"]]
+    return list(found)
+
+
+def _has_parts(known: Collection[str]) -> bool:
+    """Whether <|end|> stands between the parts of one answer, as gpt-oss and Solar Open have it."""
+    return {"<|return|>", "<|call|>"} <= set(known) or ("<|flush|>" in known and not _CALLS.isdisjoint(known))
 
 
 def _token(metadata: Mapping[str, Value], word: str, vocabulary: int) -> int | None:

@@ -49,7 +49,8 @@ def _is_added(kinds: np.ndarray) -> np.ndarray:
 def _ends(metadata: Mapping[str, Value], tokens: Sequence[str], *, spm: bool) -> tuple[int | None, int | None]:
     """The tokens that stand in front of and behind every text."""
     found: list[int | None] = []
-    for word, usual in (("bos", spm), ("eos", False)):
+    begins = spm or metadata.get("tokenizer.ggml.pre") in _WHOLE_WORDS
+    for word, usual in (("bos", begins), ("eos", False)):
         token = metadata.get(f"tokenizer.ggml.{word}_token_id")
         known = isinstance(token, int) and not isinstance(token, bool) and 0 <= token < len(tokens)
         found.append(int(token) if known and metadata.get(f"tokenizer.ggml.add_{word}_token", usual) else None)  # type: ignore[arg-type]
@@ -145,5 +146,6 @@ _PRE_TOKENIZERS: dict[str, tuple[Json, ...]] = {
         _split("[0-9][0-9][0-9]"),
     ),
 }
-_WHOLE_WORDS = (*_LLAMA, "tekken")  # a word that is a token is not merged to it
+# A word that is a token is not merged to it; and a text begins with a token, unless add_bos_token says otherwise.
+_WHOLE_WORDS = (*_LLAMA, "tekken")
 _COMPOSED = ("qwen2", "deepseek-r1-qwen", "megrez")

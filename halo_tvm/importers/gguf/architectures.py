@@ -18,6 +18,7 @@ import numpy as np
 from ...errors import UnsupportedModel
 from ...models import FAMILIES, Family
 from ...models.decoder import DecoderConfig, ExpertNames, Layer, Mixture, Names, ShortConvolution
+from ._layers import guessing_layers, has_windows, layer_types, unused_windows
 from .container import Gguf, Value
 
 ROLES = {
@@ -143,6 +144,7 @@ ARCHITECTURES = {
 }
 _WHOLE_RAMPS = ("gpt-oss",)  # trained with ends of yarn's ramp that are no whole numbers, which llama.cpp makes of them
 _MIXTRAL = Architecture("mixtral", interleaved=True, experts=True)  # under the name of Llama
+_OLMO3 = Architecture("olmo3")  # under the name of OLMo 2
 _LONGEST = 1 << 21  # tokens of context: tables of positions are made of them
 _LARGEST_GEMMA = {"gemma2": 46, "gemma3_text": 62}  # layers; scores of these are scaled by the width of all heads
 
@@ -155,7 +157,10 @@ def architecture_of(file: Gguf) -> tuple[Family[DecoderConfig], DecoderConfig]:
     known = ARCHITECTURES[name]
     if name == "llama" and file.metadata.get("llama.expert_count"):
         known = _MIXTRAL
-    words = _words(file, name, known)
+    own = {key.removeprefix(f"{name}."): value for key, value in file.metadata.items() if key.startswith(f"{name}.")}
+    if name == "olmo2" and has_windows(own):
+        known = _OLMO3
+    words = _words(file, name, known, own)
     family = next(f for f in FAMILIES.values() if known.model_type in f.huggingface_types)
     assert family.from_huggingface is not None, f"{family.name} reads config.json"
     try:
@@ -164,18 +169,22 @@ def architecture_of(file: Gguf) -> tuple[Family[DecoderConfig], DecoderConfig]:
         raise UnsupportedModel(
             f"expected the complete metadata of a {name} model, found {reason!r:.200}: convert the model again"
         ) from reason
+    if unused := unused_windows(own, known.model_type, config):
+        _refuse(f"a {name} model whose layers have the windows of its definition", unused)
     return family, _as_stored(config, known, file.tensors)
 
 
-def _words(file: Gguf, name: str, known: Architecture) -> dict[str, object]:
-    """config.json of the model."""
-    own = {key.removeprefix(f"{name}."): value for key, value in file.metadata.items() if key.startswith(f"{name}.")}
+def _words(file: Gguf, name: str, known: Architecture, own: Mapping[str, Value]) -> dict[str, object]:
+    """config.json of the model, of whose metadata `own` is what stands under the architecture's name."""
     foreign = next((key for key in (*_FOREIGN, *(() if known.experts else ("expert_count",))) if own.get(key)), None)
     if foreign:
         _refuse(f"a {name} model without {foreign}", f"{own[foreign]!r:.40}")
     words: dict[str, object] = {"model_type": known.model_type, **known.config}
-    own |= _of_convolutions(own, words)
+    own = {**own, **_of_convolutions(own, words)}
     words |= {word: _one(own[key], key) for key, word in _WORDS.items() if key in own}
+    words["sliding_window"] = words.get("sliding_window") or None
+    if further := guessing_layers(own):
+        words["num_hidden_layers"] = own["block_count"] - further  # type: ignore[operator]
     eps = own.get("attention.layer_norm_rms_epsilon", own.get("attention.layer_norm_epsilon"))
     words |= dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"), eps)
     embedding = file.tensors.get("token_embd.weight")
@@ -260,9 +269,7 @@ def _particular(file: Gguf, kind: str, words: Mapping[str, object], own: Mapping
         found["multi_query"] = words.get("num_key_value_heads") == 1
         found["new_decoder_architecture"] = "blk.0.attn_norm_2.weight" in file.tensors
         found["num_kv_heads"] = words.get("num_key_value_heads")
-    windows = own.get("attention.sliding_window_pattern")
-    if isinstance(windows, np.ndarray | tuple) and len(windows):
-        found["layer_types"] = ["sliding_attention" if slides else "full_attention" for slides in windows]
+    found["layer_types"] = layer_types(own, layers)
     if kind == "lfm2_moe":
         found["num_dense_layers"] = own.get("leading_dense_block_count", 0)
     if kind.startswith(("qwen2", "qwen3")):

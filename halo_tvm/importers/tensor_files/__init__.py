@@ -13,7 +13,8 @@ from ._safetensors import SafeTensorsFile
 
 __all__ = ["TensorFile", "opened", "weight_files"]
 
-# Name of one file, index of several, and what they may be called; the first kind that a directory has is read.
+# Name of one file, index of several, and what they may be called: the first that a directory has is read, as
+# transformers does, which does not guess. Beside them may lie averages of weights, or the same under other names.
 _KINDS = (
     ("model.safetensors", "model.safetensors.index.json", "*.safetensors"),
     ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model*.bin"),
@@ -27,11 +28,13 @@ def opened(file: Path) -> TensorFile:
 
 def weight_files(path: Path) -> list[Path]:
     """The files of a Hugging Face directory that hold its weights; `UnsupportedModel` where one is not there."""
-    for one, index, pattern in _KINDS:
+    for one, index, _ in _KINDS:
+        if (path / one).is_file():
+            return [path / one]
         if (path / index).is_file():
             return _indexed(path / index)
-        found = [path / one] if one.endswith(".bin") and (path / one).is_file() else sorted(path.glob(pattern))
-        if found:
+    for _, _, pattern in _KINDS:
+        if found := sorted(path.glob(pattern)):
             return found
     raise UnsupportedModel(
         f"expected safetensors weights in {path.name}, or pytorch_model.bin, found none: download the model completely"

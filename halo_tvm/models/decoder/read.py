@@ -11,6 +11,7 @@ from .rope import rope_of
 
 _HEAD_DIM = 1 << 12
 _KERNEL = 64
+_STRETCHED = 1 << 21  # positions: tables are made of them
 _ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
@@ -100,12 +101,17 @@ class Reader:
     def context(self) -> int:
         """The longest context: with longrope its original length, whose factors are those of short contexts.
 
-        So it is where scores have a temperature that grows beyond that length (`llama_4_scaling_beta`).
+        So it is where scores have a temperature that grows beyond that length (`llama_4_scaling_beta`). With yarn it
+        is the stretched length, also where only the original one is said, as cards of Qwen tell one to write it.
         """
         longest = self.whole("max_position_embeddings", "n_positions")
         scaling = self.scaling(None)
-        if scaling.get("rope_type", scaling.get("type")) in ("longrope", "su") or scaling.get("llama_4_scaling_beta"):
+        kind, original = scaling.get("rope_type", scaling.get("type")), scaling.get("original_max_position_embeddings")
+        if kind in ("longrope", "su") or scaling.get("llama_4_scaling_beta"):
             return min(longest, int(scaling["original_max_position_embeddings"]))  # type: ignore[call-overload]
+        if kind == "yarn" and original == longest:
+            stretched = int(longest * float(scaling["factor"]))  # type: ignore[arg-type]
+            return max(longest, min(stretched, _STRETCHED))
         return longest
 
     def rope(

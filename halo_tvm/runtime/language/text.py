@@ -46,6 +46,8 @@ class Text:
             raise ArtifactCorrupt(
                 f"{self._file}: expected a tokenizer, found {str(error)[:200]}: compile the model again"
             ) from error
+        tokenizer.no_truncation()  # which are of training, and would change prompts
+        tokenizer.no_padding()
         self._raw = b""
         return tokenizer
 

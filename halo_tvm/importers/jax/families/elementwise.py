@@ -133,6 +133,9 @@ def _bias_before_split(c: Primitive, x: int, other: int) -> relax.Expr | None:
 def negate_or_size(c: Primitive) -> Value:
     if c.op == "abs" and c.dtype.startswith(("uint", "bool")):
         return c.values[0]
+    if c.op == "neg" and "uint" in c.dtype:  # TVM multiplies by -1, which they do not have, and takes 0 - x for 0
+        inverted = c.emit(relax.op.bitwise_not(c.operand(0)))
+        return c.spread(c.emit(relax.op.add(inverted, c.scalar(1, c.dtype))), c.shape)
     return joined(c, relax.op.negative if c.op == "neg" else relax.op.abs, [0])
 
 
