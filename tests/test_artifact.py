@@ -268,6 +268,25 @@ def test_a_failing_rename_keeps_the_old_artifact(artifact: Path, monkeypatch: py
     assert leftovers(artifact.parent) == []
 
 
+@pytest.mark.parametrize("exchange", [True, False])
+def test_of_two_first_writers_the_later_one_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
+) -> None:
+    path, rename = tmp_path / "x.halo", os.rename
+
+    def beaten(source: Path, target: Path) -> None:
+        monkeypatch.setattr(os, "rename", rename)
+        write(path)  # another process, between the question whether there is something and the answer's use
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", beaten)
+    if not exchange:
+        monkeypatch.setattr(store, "_exchange", lambda *_: False)
+    write(path, manifest=dataclasses.replace(MANIFEST, name="new"))
+    assert verify_artifact(path).name == "new"
+    assert leftovers(tmp_path) == []
+
+
 def test_a_directory_without_write_permission_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)  # root may write everywhere
     with pytest.raises(UsageError, match="not writable"):

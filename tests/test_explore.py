@@ -447,6 +447,33 @@ def test_the_source_of_a_cell(rules: None, monkeypatch: pytest.MonkeyPatch) -> N
     assert other != name
 
 
+NAMES = """
+import math
+LIMIT = 4
+BOUNDS = (math.inf, -math.inf, (1, frozenset({2})), ())
+def helper(x):
+    return x + LIMIT
+alias = helper
+class Uses:
+    def reads(self):
+        return LIMIT, BOUNDS, alias(1)
+    def has_its_own(self):
+        LIMIT = 3
+        return [LIMIT for alias in range(2)]
+    def BOUNDS(self):
+        return None
+"""
+
+
+def test_names_of_a_cell_are_those_of_each_function(rules: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    main = cell([NAMES], monkeypatch)
+    space: dict[str, object] = {"__name__": "elsewhere"}
+    exec(_cells.source_of(main.Uses), space)
+    written = space["Uses"]()
+    assert written.reads() == main.Uses().reads() == (4, main.BOUNDS, 5)
+    assert written.has_its_own() == [3, 3] and space["alias"] is space["helper"]
+
+
 def test_what_a_cell_must_not_use(rules: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         UsageError, match="expected every name that .* uses to be defined in this notebook, found 'gone'"

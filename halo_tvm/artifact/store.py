@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import glob
 import hashlib
@@ -279,20 +280,38 @@ def _sync_directory(path: Path) -> None:
 
 
 def _swap(new: Path, path: Path) -> None:
-    """Put `new` at `path`, in one step where the system can; else the old is moved aside, and back if that fails."""
-    if not path.exists():
-        os.rename(new, path)
-    elif _exchange(new, path):
-        shutil.rmtree(new)  # the old artifact
-    else:
-        old = new.with_suffix(".old.tmp")
-        with ExitStack() as undo:
-            os.rename(path, old)
-            undo.callback(os.rename, old, path)
-            os.rename(new, path)
-            undo.pop_all()
-        shutil.rmtree(old)
+    """Put `new` at `path`, in one step where the system can."""
+    if not _first(new, path):
+        _replace(new, path)
     _sync_directory(path.parent)
+
+
+def _first(new: Path, path: Path) -> bool:
+    """Put `new` at `path` where nothing is. Another process may have put its own there meanwhile: False, as for any."""
+    if path.exists():
+        return False
+    try:
+        os.rename(new, path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        check_output_path(path)  # when the work began there was nothing to check
+        return False
+    return True
+
+
+def _replace(new: Path, path: Path) -> None:
+    """Exchange both, or else move the old one aside, and back if that fails."""
+    if _exchange(new, path):
+        shutil.rmtree(new)  # the old artifact
+        return
+    old = new.with_suffix(".old.tmp")
+    with ExitStack() as undo:
+        os.rename(path, old)
+        undo.callback(os.rename, old, path)
+        os.rename(new, path)
+        undo.pop_all()
+    shutil.rmtree(old)
 
 
 def _exchange(one: Path, other: Path) -> bool:

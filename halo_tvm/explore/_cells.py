@@ -11,7 +11,9 @@ import ast
 import atexit
 import builtins
 import hashlib
+import math
 import shutil
+import symtable
 import sys
 import tempfile
 import types
@@ -23,7 +25,7 @@ from ..tir_schedules import RULES, Rule
 
 _MAIN = "__main__"
 _HEADER = '"""A rule of a notebook, written by explore.register."""\n\nfrom __future__ import annotations\n'
-_LITERALS = (int, float, str, bool, bytes, tuple, frozenset, type(None))
+_LITERALS = (int, float, str, bool, bytes, tuple, frozenset, type(None))  # these very types
 _modules: dict[str, str] = {}  # rule -> module
 _folder: Path | None = None
 
@@ -71,20 +73,14 @@ def _collect(
     if isinstance(value, types.ModuleType):
         imports[f"import {value.__name__} as {name}"] = None
     elif isinstance(value, (type, types.FunctionType)) and value.__module__ == _MAIN:
-        text, tree = _definition(value.__name__)
-        parts[name] = ""  # holds the place, so that a class may name itself
-        for used in _names(tree):
-            if used in space and used != name and not hasattr(builtins, used):
-                _collect(used, space, imports, parts, name)
-            elif used not in space and not hasattr(builtins, used):
-                raise UsageError(
-                    f"expected every name that {name} uses to be defined in this notebook, found {used!r}: "
-                    "run the cell that defines or imports it"
-                )
-        del parts[name]  # to the end, after what it uses
-        parts[name] = text
-    elif isinstance(value, _LITERALS) and not hasattr(value, "__dict__"):
-        parts[name] = f"{name} = {value!r}"
+        own = value.__name__
+        if own != name and space.get(own) is value:
+            _collect(own, space, imports, parts, wanted_by)
+            parts[name] = f"{name} = {own}"
+        else:
+            _collect_definition(name, own, space, imports, parts)
+    elif (literal := _literal(value)) is not None:
+        parts[name] = f"{name} = {literal}"
     elif (statement := _import_of(name)) is not None:
         imports[statement] = None
     else:
@@ -94,8 +90,42 @@ def _collect(
         )
 
 
-def _definition(name: str) -> tuple[str, ast.AST]:
-    """Source and syntax tree of the latest top-level definition of `name`."""
+def _collect_definition(
+    name: str, own: str, space: Mapping[str, object], imports: dict[str, None], parts: dict[str, str]
+) -> None:
+    """Add `name`, a class or function that calls itself `own`, after everything it uses."""
+    text = _definition(own)
+    parts[name] = ""  # holds the place, so that a class may name itself
+    for used in _names(text):
+        if used == name or hasattr(builtins, used):
+            continue
+        if used not in space:
+            raise UsageError(
+                f"expected every name that {name} uses to be defined in this notebook, found {used!r}: "
+                "run the cell that defines or imports it"
+            )
+        _collect(used, space, imports, parts, name)
+    del parts[name]  # to the end, after what it uses
+    parts[name] = text
+
+
+def _literal(value: object) -> str | None:
+    """A plain value as source, where a module without imports gives just that; subclasses have names of their own."""
+    if type(value) not in _LITERALS:
+        return None
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    if not isinstance(value, (tuple, frozenset)):
+        return repr(value)
+    items = [_literal(item) for item in value]
+    if None in items:
+        return None
+    inside = "".join(f"{item}, " for item in items)
+    return f"({inside})" if isinstance(value, tuple) else f"frozenset(({inside}))"
+
+
+def _definition(name: str) -> str:
+    """Source of the latest top-level definition of `name`."""
     for text in _texts():
         try:
             tree = ast.parse(text)
@@ -105,7 +135,7 @@ def _definition(name: str) -> tuple[str, ast.AST]:
             if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == name:
                 # register itself must not run again in the other process
                 node.decorator_list = [d for d in node.decorator_list if not ast.unparse(d).endswith("register")]
-                return ast.unparse(node), node
+                return ast.unparse(node)
     raise UsageError(
         f"expected the source of {name}, found it in no cell: define it with `class` or `def` in a cell of its own"
     )
@@ -135,25 +165,15 @@ def _texts() -> Iterator[str]:
         yield Path(main.__file__).read_text(encoding="utf-8")
 
 
-def _names(tree: ast.AST) -> list[str]:
-    """Names that are read somewhere in a definition and are not its own parameters or variables."""
-    read: dict[str, None] = {}
-    own: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            if isinstance(node.ctx, ast.Load):
-                read[node.id] = None
-            else:
-                own.add(node.id)
-        elif isinstance(node, ast.arg):
-            own.add(node.arg)
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            own.add(node.name)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            own.update(alias.asname or alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ExceptHandler) and node.name:
-            own.add(node.name)
-    return [name for name in read if name not in own]
+def _names(definition: str) -> list[str]:
+    """Names outside of a definition that it reads: a local name of one function may be a global one of another."""
+    found: dict[str, None] = {}
+    tables = [symtable.symtable(definition, "<cell>", "exec")]
+    while tables:
+        table = tables.pop(0)
+        tables += table.get_children()
+        found.update((s.get_name(), None) for s in table.get_symbols() if s.is_global() and s.is_referenced())
+    return list(found)
 
 
 def _directory() -> Path:

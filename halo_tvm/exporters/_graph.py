@@ -20,12 +20,11 @@ from ..relay_ops.operator import attrs_of
 
 CONTRIB = "com.microsoft"
 
-# Dimension arithmetic on int64 vectors of one element. Extents are never negative, so truncating Div is floor.
+# Dimension arithmetic on int64 vectors of one element; `Graph.dim` writes FloorDiv, which is no operator of ONNX.
 DIM_OPS = {
     prim.Add: "Add",
     prim.Sub: "Sub",
     prim.Mul: "Mul",
-    prim.FloorDiv: "Div",
     prim.FloorMod: "Mod",
     prim.Max: "Max",
     prim.Min: "Min",
@@ -160,10 +159,19 @@ class Graph:
                 raise UnsupportedModel(f"dimension {expr} is no axis of any input")
             source, axis = self.dims[expr]
             return self.once("Gather", self.once("Shape", source), self.vector([axis]), axis=0)
+        if isinstance(expr, prim.FloorDiv):
+            return self._floor_div(expr)
         op = DIM_OPS.get(type(expr))
         if op is None:
             raise UnsupportedModel(f"dimension expression {expr} ({type(expr).__name__})")
         return self.once(op, self.dim(expr.a), self.dim(expr.b))
+
+    def _floor_div(self, expr: prim.FloorDiv) -> str:
+        """Div rounds towards zero, which is another number below zero: what it divides leaves no remainder here."""
+        a, b = self.dim(expr.a), self.dim(expr.b)
+        if not isinstance(expr.a, tirx.Var):  # a size itself is never negative
+            a = self.once("Sub", a, self.once("Mod", a, b))
+        return self.once("Div", a, b)
 
     def dim_scalar(self, expr: ir.Expr | int) -> str:
         """A dimension as an int64 tensor of rank 0."""

@@ -95,7 +95,8 @@ def _tolerance(config: ExportConfig) -> float:
 
 
 def _size(path: Path) -> int:
-    return path.stat().st_size + path.with_name(path.name + ".data").stat().st_size
+    data = path.with_name(path.name + ".data")  # a model without large weights has none
+    return path.stat().st_size + (data.stat().st_size if data.exists() else 0)
 
 
 def export_language_model(config: ExportConfig) -> Path:

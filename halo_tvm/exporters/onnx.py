@@ -6,8 +6,11 @@ by tensor, so memory stays near the largest tensor and models beyond 2 GB work.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+import os
+from collections.abc import Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import onnx
@@ -17,8 +20,7 @@ from tvm import ir, relax, tirx
 from ..errors import UnsupportedModel
 from ..imported import ImportedModel, Spelled
 from ..importers.onnx.definitions import nodes_in
-from ..params import ParamTable
-from ..whole_file import replaced, write_whole
+from ..whole_file import replaced
 from . import _attention, _halo_ops, _layers, _nbits, _relax_ops
 from ._graph import OPSETS, Graph, Spelling
 from ._walk import converted
@@ -95,15 +97,35 @@ def write_onnx(imported: ImportedModel, path: Path, spelling: Spelling) -> None:
     outputs = _outputs(g, main, result, tuple(n + NEXT if n in taken else n for n in imported.outputs))
     read = {name for node in g.nodes for inner in nodes_in(node) for name in inner.input}
     used = [name for name in g.weights.values() if name in read or name in g.in_groups]
-    data = path.with_name(path.name + ".data")
+    names = {g.sources[name]: name for name in used}
     path.parent.mkdir(parents=True, exist_ok=True)
-    weights = _write_weights(imported.params, {g.sources[name]: name for name in used}, g, read, data)
-    graph = helper.make_graph(g.nodes, imported.name, inputs, outputs, [*g.constants.values(), *weights])
-    opsets = [helper.make_opsetid("", spelling.opset)]
+    with _pair(path) as (file, data, location):
+        weights = _write_weights(imported.params.stream(list(names)), names, g, read, data, location)
+        graph = helper.make_graph(g.nodes, imported.name, inputs, outputs, [*g.constants.values(), *weights])
+        file.write(_model(graph, g).SerializeToString())
+
+
+def _model(graph: onnx.GraphProto, g: Graph) -> onnx.ModelProto:
+    opsets = [helper.make_opsetid("", g.spelling.opset)]
     ir_version = max(IR_VERSION, helper.find_min_ir_version_for(opsets))
     opsets += [helper.make_opsetid(domain, version) for domain, version in sorted(g.domains.items())]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, producer_name="halo_tvm")
-    write_whole(path, model.SerializeToString())
+    return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, producer_name="halo_tvm")
+
+
+@contextmanager
+def _pair(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO, str]]:
+    """The files of a model and of its weights, and the latter's name; both replace the old ones, or neither does.
+
+    An old model would compute with new weights and give no error. So both are whole and on disk before the first is
+    renamed, and nothing but the two renames is between them.
+    """
+    data = path.with_name(path.name + ".data")
+    with replaced(path) as file, replaced(data) as weights:
+        yield file, weights, data.name
+        file.flush()
+        os.fsync(file.fileno())
+    if not data.stat().st_size:
+        data.unlink()
 
 
 def _only_linear(main: relax.Function) -> set[relax.Var]:
@@ -141,25 +163,29 @@ def _outputs(
 
 
 def _write_weights(
-    params: ParamTable, names: Mapping[str, str], g: Graph, read: Set[str], data: Path
+    weights: Iterable[tuple[str, np.ndarray]],
+    names: Mapping[str, str],
+    g: Graph,
+    read: Set[str],
+    file: BinaryIO,
+    location: str,
 ) -> list[TensorProto]:
     """Stream the weights, each with its name in the graph, into the external data file; returns their declarations."""
     declared = []
-    with replaced(data) as file:
-        for source, weight in params.stream(list(names)):
-            for name, values in _forms(names[source], weight, g, read):
-                array = np.asarray(values, order="C")
-                if array.nbytes <= SMALL:
-                    declared.append(numpy_helper.from_array(array, name))
-                    continue
-                file.write(b"\0" * (-file.tell() % ALIGNMENT))
-                dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
-                tensor = TensorProto(name=name, data_type=dtype, dims=array.shape)
-                tensor.data_location = TensorProto.EXTERNAL
-                for key, value in (("location", data.name), ("offset", file.tell()), ("length", array.nbytes)):
-                    tensor.external_data.add(key=key, value=str(value))
-                array.tofile(file)
-                declared.append(tensor)
+    for source, weight in weights:
+        for name, values in _forms(names[source], weight, g, read):
+            array = np.asarray(values, order="C")
+            if array.nbytes <= SMALL:
+                declared.append(numpy_helper.from_array(array, name))
+                continue
+            file.write(b"\0" * (-file.tell() % ALIGNMENT))
+            dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
+            tensor = TensorProto(name=name, data_type=dtype, dims=array.shape)
+            tensor.data_location = TensorProto.EXTERNAL
+            for key, value in (("location", location), ("offset", file.tell()), ("length", array.nbytes)):
+                tensor.external_data.add(key=key, value=str(value))
+            array.tofile(file)
+            declared.append(tensor)
     return declared
 
 

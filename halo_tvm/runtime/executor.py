@@ -167,11 +167,12 @@ class Module:
                 "run before leaves; pass the state, or call the module"
             )
         tensors = [to_tensor(array) for array in bind_inputs(self.spec, args, kwargs)]
-        request = self._session.run_async(tensors)
+        # Copies are made within the run: behind it the caller may change an input that is handed through.
+        request = self._session.run_async(tensors, lambda result: self._owned(result, tensors))
 
         def wait(timeout_s: float | None) -> Outputs:
             with sizes_refused():
-                outputs = self._owned(request.wait(timeout_s), tensors)
+                outputs: tuple[np.ndarray, ...] = request.wait(timeout_s)  # type: ignore[assignment]
             return outputs[0] if len(outputs) == 1 else outputs
 
         return Pending(lambda: not request.done.locked(), wait)

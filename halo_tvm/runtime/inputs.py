@@ -175,19 +175,15 @@ def _check_type(tensor: TensorSpec, dtype: np.dtype, shape: Sequence[int]) -> No
 
 
 def _foreign(tensor: TensorSpec, value: object, dtype: np.dtype) -> np.ndarray:
-    """An array over a DLPack tensor's memory, or of a list or number (which has no dtype to respect)."""
+    """An array over a DLPack tensor's memory, or of what NumPy takes."""
     if not hasattr(value, "__dlpack__"):
         try:
-            natural = np.asarray(value)
-            if natural.dtype.kind in "OUSMm" or not np.can_cast(natural.dtype, dtype, "same_kind"):
-                raise TypeError(f"values of type {natural.dtype}")
-            array = np.asarray(value, dtype=dtype)
+            return _of_numbers(value, dtype)
         except (TypeError, ValueError, OverflowError) as error:
             raise InputError(
                 f"input {tensor.name!r}: expected an array of {tensor.dtype}, "
                 f"found {type(value).__name__} ({error}); pass a NumPy array or anything with __dlpack__"
             ) from error
-        return array
     try:
         return (
             to_array(tvm_ffi.from_dlpack(value))
@@ -200,6 +196,32 @@ def _foreign(tensor: TensorSpec, value: object, dtype: np.dtype) -> np.ndarray:
             f"found {type(value).__name__} "
             f"that DLPack cannot hand over ({str(error).splitlines()[0]}); pass .detach().cpu()"
         ) from error
+
+
+def _of_numbers(value: object, dtype: np.dtype) -> np.ndarray:
+    """`value` as an array: Python's numbers, which have no dtype, as `dtype`, anything else of the dtype it has.
+
+    Raises TypeError for what is no number, and OverflowError for Python's numbers that `dtype` does not hold.
+    """
+    natural = np.asarray(value)
+    if natural.dtype.kind in "OUSMm":
+        raise TypeError(f"values of type {natural.dtype}")
+    if not _is_plain_python(value):
+        return natural
+    if not np.can_cast(natural.dtype, dtype, "same_kind"):
+        raise TypeError(f"values of type {natural.dtype}")
+    with np.errstate(over="ignore"):
+        array = np.asarray(value, dtype=dtype)
+    if dtype.kind not in "biu" and not np.array_equal(np.isinf(array), np.isinf(natural)):
+        raise OverflowError(f"a number too large for {dtype}")
+    return array
+
+
+def _is_plain_python(value: object) -> bool:
+    """Whether `value` is a number of Python's own, or lists of such; NumPy's float64 is a float, and has a dtype."""
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain_python, value))
+    return type(value) in (bool, int, float, complex, range)
 
 
 def _check_shape(

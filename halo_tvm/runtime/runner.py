@@ -138,11 +138,13 @@ class LoopThreads:
         self.lock = threading.Lock()
         self.handle: int = start(threads)
         self._library = library  # its code is what the threads run
-        self._finalizer = weakref.finalize(self, _end_pool, end, self.handle, self.pid)
+        # when this is collected or the interpreter exits, behind the runners that use it, which are newer
+        self._finalizer = weakref.finalize(self, _end_pool, end, self.handle, self.pid, self.lock)
 
     def close(self) -> None:
         """End the threads and wait for them; closing twice is fine."""
-        self._finalizer()
+        if self._finalizer():
+            self.lock.release()
 
 
 class InPlace:
@@ -175,16 +177,22 @@ class InPlace:
                     raise UsageError("expected an open module, found a closed one; load it again")
                 if self._behind is None:
                     return self._within(task, *arguments)
-        return self._behind.call(self._within, task, *arguments)
+        return self._behind.call(self._locked, task, *arguments)
 
     def submit(self, task: Callable[[], object]) -> Request:
         _refuse_fork(self._pid)
+        if self._behind is None:  # else nobody waits for the lock here, which a run holds; a closed runner refuses, too
+            with self._lock:
+                if self._closed:
+                    raise UsageError("expected an open module, found a closed one; load it again")
+                if self._behind is None:
+                    self._behind = Runner(1)
+        return self._behind.submit(lambda: self._locked(task))
+
+    def _locked(self, task: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        """`_within`, on the thread of its own, in turn with whoever else uses the pool."""
         with self._lock:
-            if self._closed:
-                raise UsageError("expected an open module, found a closed one; load it again")
-            if self._behind is None:
-                self._behind = Runner(1)
-        return self._behind.submit(lambda: self._within(task))
+            return self._within(task, *arguments)
 
     def _within(self, task: Callable[[*Ts], T], *arguments: *Ts) -> T:
         """`task` with the calling thread's loops on the pool."""
@@ -298,9 +306,16 @@ def _end_parked() -> None:
         thread.end()
 
 
-def _end_pool(end: Callable[[int], object], pool: int, pid: int) -> None:
-    if os.getpid() == pid:  # a fork has none of its parent's threads
-        end(pool)
+def _end_pool(end: Callable[[int], object], pool: int, pid: int, lock: threading.Lock) -> bool:
+    """End a pool that nobody uses, and hold its lock from then on; False where somebody goes on using it.
+
+    The interpreter may exit while a daemon thread runs a model: it must neither lose its pool nor begin another run.
+    A fork has none of its parent's threads.
+    """
+    if os.getpid() != pid or not lock.acquire(timeout=_EXIT_WAIT_S):
+        return False
+    end(pool)
+    return True
 
 
 def _refuse_fork(pid: int) -> None:

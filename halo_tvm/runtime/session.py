@@ -124,9 +124,10 @@ class Session:
             with sizes_refused():
                 raise
 
-    def run_async(self, inputs: Sequence[tvm_ffi.Tensor]) -> Request:
-        """Queue one run; waiting for it is the caller's, within `sizes_refused`."""
-        return self._runner.submit(self.device.task(self._main, inputs, self._arguments))
+    def run_async(self, inputs: Sequence[tvm_ffi.Tensor], finish: Callable[[object], object]) -> Request:
+        """Queue one run, of which `finish` makes the result; waiting for it is the caller's, within `sizes_refused`."""
+        run = self.device.task(self._main, inputs, self._arguments)
+        return self._runner.submit(lambda: finish(run()))
 
     def time(self, inputs: Sequence[tvm_ffi.Tensor], *, number: int, repeat: int) -> list[float]:
         """Milliseconds per run, `repeat` samples, each the mean of `number` runs, after one warm-up run.

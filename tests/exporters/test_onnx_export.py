@@ -241,6 +241,16 @@ def relax_cases():
         {"x": x},
         lambda x: np.full(x.shape[:2], 2.5),
     )
+    yield (
+        "sizes rounded down below zero",
+        lambda bb, x: op.full(
+            [tirx.floordiv(x.ty.shape.values[1] - 5, 2) + 4, tirx.floordiv(0 - x.ty.shape.values[1], 3) + 6],
+            relax.const(2.5, "float32"),
+            "float32",
+        ),
+        {"x": x},
+        lambda x: np.full([(x.shape[1] - 5) // 2 + 4, -x.shape[1] // 3 + 6], 2.5),
+    )
     yield "mean", lambda bb, x: op.mean(x, axis=-1), {"x": x}, lambda x: x.mean(-1)
     yield "sum all", lambda bb, x: op.sum(x), {"x": x}, lambda x: x.sum()
     yield "softmax", lambda bb, x: op.nn.softmax(x, 1), {"x": x}, lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True)
@@ -394,6 +404,33 @@ def test_weights_are_external_aligned_and_stored_once(tmp_path):
     assert shapes["u"] == [8, 48], "a weight only linear reads is stored ready for MatMul"
     assert shapes["w"] == [40, 8], "a tied weight keeps the layout of the table"
     assert [d.dim_param for d in model.graph.input[0].type.tensor_type.shape.dim] == ["b"]
+
+
+def _linear(weight):
+    def body(bb, x, w):
+        return bb.emit(OPERATORS["linear"].call(x, w, layout="kn", n=weight.shape[1]))
+
+    return imported_model(body, {"x": (("b", len(weight)), "float32")}, {"w": weight})
+
+
+def test_an_export_that_fails_leaves_the_old_model_with_its_weights(tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError("no space left on device")
+
+    x = np.ones((2, 64), np.float32)
+    expected = run(_linear(np.full((64, 32), 2.0, np.float32)), tmp_path, {"x": x})[0]
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space"):
+        patch.setattr(onnx.helper, "make_model", fail)
+        export_onnx(_linear(np.full((64, 32), 3.0, np.float32)), tmp_path / "m.onnx")
+    session = ort.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]
+
+
+def test_without_external_weights_there_is_no_data_file(tmp_path):
+    run(_linear(np.full((64, 32), 2.0, np.float32)), tmp_path, {"x": np.ones((1, 64), np.float32)})
+    run(_linear(np.ones((2, 2), np.float32)), tmp_path, {"x": np.ones((1, 2), np.float32)})
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
 
 
 def test_all_unsupported_operators_are_listed_at_once(tmp_path):

@@ -161,3 +161,47 @@ def test_generated_sizes_follow_the_ranges() -> None:
     assert generate_inputs(SPEC)["input_ids"].shape == (1, 128)
     short = FunctionSpec(inputs=SPEC.inputs, outputs=(), ranges={"batch": (2, 8), "sequence": (1, 64)})
     assert generate_inputs(short)["input_ids"].shape == (2, 64)
+
+
+class Series:
+    """As pandas and xarray have them: an array by __array__ alone."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        return self.array if dtype is None else self.array.astype(dtype)
+
+
+LARGE = (1 << 40) + 5
+NOT_FITTING = [
+    ("int32", Series(np.array([LARGE, 1])), "expected int32, found int64"),
+    ("int32", [np.int64(LARGE), 1], "expected int32, found int64"),
+    ("int32", [np.array(LARGE), np.array(1)], "expected int32, found int64"),
+    ("uint8", Series(np.array([300, 1], np.uint16)), "expected uint8, found uint16"),
+    ("float32", [np.float64(1e300), 1.0], "expected float32, found float64"),
+    ("int32", [LARGE, 1], "expected an array of int32, found list"),
+    ("float16", [1e6, 1.0], "found list .a number too large for float16"),
+    ("bfloat16", (1e300, 1.0), "found tuple .a number too large for bfloat16"),
+]
+
+
+@pytest.mark.parametrize(("dtype", "value", "message"), NOT_FITTING, ids=[str(i) for i in range(len(NOT_FITTING))])
+def test_no_value_changes_silently(dtype: str, value: object, message: str) -> None:
+    spec = replace(SPEC, inputs=(TensorSpec("x", (2,), dtype),), written=())
+    with pytest.raises(InputError, match=message):
+        bind_inputs(spec, (value,), {})
+
+
+def test_numbers_without_a_dtype_take_that_of_the_input() -> None:
+    for dtype, value in [
+        ("int32", [5, 1]),
+        ("float16", [1.5, 2]),
+        ("float32", (float("inf"), 0.1)),
+        ("bool", [True, False]),
+    ]:
+        spec = replace(SPEC, inputs=(TensorSpec("x", (2,), dtype),), written=())
+        (found,) = bind_inputs(spec, (value,), {})
+        np.testing.assert_array_equal(found, np.array(value, dtype))
+    spec = replace(SPEC, inputs=(TensorSpec("x", (2,), "int64"),), written=())
+    np.testing.assert_array_equal(bind_inputs(spec, (Series(np.array([3, 4], np.int32)),), {})[0], [3, 4])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import tiny
 
 from halo_tvm.errors import InputError, UsageError
 from halo_tvm.runtime import Module, Pending, load
+from halo_tvm.runtime.tensors import aligned_empty
 
 
 def given(value: float, batch: int = 2) -> dict[str, np.ndarray]:
@@ -78,6 +80,16 @@ def test_an_output_that_is_an_input_is_a_copy(module: Module) -> None:
     _, x, _ = module.run_async(**arrays).result(60)
     arrays["x"][...] = 7.0
     assert (x == 1.0).all()
+
+
+def test_an_input_may_change_as_soon_as_the_run_is_done(module: Module) -> None:
+    arrays = {name: aligned_empty(a.shape, a.dtype) for name, a in given(1.0).items()}  # the run reads them in place
+    arrays["x"][...], arrays["ids"][...] = 1.0, 0
+    pending = module.run_async(**arrays)
+    while not pending.done:
+        time.sleep(0.001)
+    arrays["x"][...] = 7.0
+    assert (pending.result()[1] == 1.0).all()
 
 
 def test_what_a_run_raises_is_raised_where_it_is_asked_for(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -286,3 +286,23 @@ def test_a_narrowed_affinity_mask_is_respected(threads_artifact: Path) -> None:
     )
     done = run_python(code)
     assert done.stdout == f"1 1 [[{CPUS[-1]}]]\n", done.stderr
+
+
+@pytest.mark.parametrize("call", ["module(x, rounds)", "module.run_async(x, rounds).result()"])
+def test_the_interpreter_exits_while_a_thread_runs_a_model(call: str, tmp_path: Path) -> None:
+    path = tiny.write_busy(tmp_path / "busy.halo")
+    code = f"""
+import threading, time
+import numpy as np
+from halo_tvm.runtime import load
+module = load({str(path)!r}, threads=2)
+x, rounds = np.zeros(4096, np.float32), np.full(1, 500, np.float32)
+def work():
+    while True:
+        {call}
+{call}
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.2)
+"""
+    done = run_python(code)
+    assert (done.returncode, done.stderr) == (0, "")

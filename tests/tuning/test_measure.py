@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -343,6 +344,20 @@ def test_a_pause_before_the_start_holds_the_process():
     finally:
         child.close()
     assert child.pid is None
+
+
+def test_a_process_outlives_the_thread_that_asked_for_it() -> None:
+    child = Child("builder", arguments_of(1 << 30, 1 << 20, ()), threads=1)
+    thread = threading.Thread(target=lambda: (child.start(), child._greet()))
+    thread.start()
+    thread.join()
+    try:
+        pid = child.pid
+        time.sleep(0.2)  # a signal needs no more
+        assert Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    finally:
+        child.close()
+    assert not Path(f"/proc/{pid}").exists()
 
 
 def test_time_in_a_pause_does_not_count(monkeypatch):

@@ -9,6 +9,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from ...errors import EnvironmentProblem
@@ -68,7 +71,7 @@ class Child:
         command = [sys.executable, "-m", f"{__package__}.{self._module}", str(os.getpid()), *self._arguments]
         with self._lock:
             # Apart: Ctrl-C reaches the tuner only, and a pause reaches the linker too.
-            self._process = JsonProcess(command, environment=environment, apart=True)
+            self._process = _outlived(partial(JsonProcess, command, environment=environment, apart=True))
             self.starts += 1
             if self._pause_wanted:
                 self._signal(signal.SIGSTOP)
@@ -191,6 +194,30 @@ class Child:
         memory = end.code == -signal.SIGKILL or any(word in end.last_words for word in _MEMORY_WORDS)
         kind = p.OUT_OF_MEMORY if memory else p.FILE_TOO_LARGE if end.code == -signal.SIGXFSZ else p.CRASH
         return Gone(kind, f"the {self._module} ended with {end.how}: {end.last_words[-300:]}")
+
+
+def _outlived(start: Callable[[], JsonProcess]) -> JsonProcess:
+    """What `start` gives, started by a thread that lives until that process has ended.
+
+    The signal that ends the process with the tuner (`confined`) is sent when the *thread* that started it ends. That
+    of the caller may end long before: a lab that explores is kept between calls, whichever thread makes them.
+    """
+    started: Future[JsonProcess] = Future()
+
+    def keep() -> None:
+        try:
+            process = start()
+        except BaseException as error:  # noqa: BLE001 - a thread boundary: raised again in the caller
+            started.set_exception(error)
+            return
+        pid = process.pid
+        started.set_result(process)
+        del process  # it belongs to the caller
+        with suppress(ChildProcessError):  # it has ended, and somebody knows
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+    threading.Thread(target=keep, name="halo-tvm-child", daemon=True).start()
+    return started.result()
 
 
 def _state(pid: int) -> str:
