@@ -92,6 +92,20 @@ def test_complex_numbers_and_transforms_are_those_of_torch() -> None:
         np.testing.assert_allclose(found[name], wanted.numpy(), rtol=1e-4, atol=2e-5, err_msg=name)
 
 
+def test_real_and_complex_operands_of_other_shapes_are_broadcast() -> None:
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            z = torch.complex(x, x * 2)
+            column, number = x[:, :1], z[0, 0]
+            sums = x + 2j, x - z[:1], z[:, :1] - x, number + x, column + z[:1], 1j - x, torch.rsub(x, number)
+            return tuple(map(real, (*sums, torch.where(x > 0, x, 2j), torch.where(x > 0, z[:1], x), x.add(z, alpha=3))))
+
+    x = torch.randn(3, 8)
+    found = compile_in_process(import_module(Net().eval(), (x,)), threads=1)(x.numpy())
+    for value, wanted in zip(found.values(), Net()(x), strict=True):
+        np.testing.assert_allclose(value, wanted.numpy(), atol=1e-6)
+
+
 class ComplexRotary(torch.nn.Module):
     """Queries and keys are turned by complex numbers, as the authors of Llama wrote it."""
 
@@ -136,6 +150,9 @@ def test_torch_compile_takes_and_gives_complex_numbers() -> None:
     [
         (lambda x: torch.complex(x, x).cumprod(0).real, "cumprod.default with complex numbers"),
         (lambda x: torch.complex(x, x).asin().real, "asin.default with complex numbers"),
+        (lambda x: torch.add(x, torch.complex(x, x), alpha=2j).real, "a factor alpha that is complex"),
+        (lambda x: torch.sub(torch.complex(x, x), x, alpha=2j).real, "a factor alpha that is complex"),
+        (lambda x: torch.rsub(x, torch.complex(x, x), alpha=2j).real, "a factor alpha that is complex"),
     ],
 )
 def test_what_has_no_pairs_is_refused(function, sentence: str) -> None:

@@ -442,6 +442,26 @@ def test_state_is_refused() -> None:
         import_module(Counter().eval(), (normal(4),))
 
 
+def test_outputs_of_one_name_are_told_apart_and_numbers_are_reported() -> None:
+    model = check(Function(lambda x: {1: x + 1, "1": x * 2, "n": 2.5, "none": None, "1_1": x.relu()}), (X,))
+    assert model.outputs == ("output_1", "output_1_2", "output_1_1")
+    assert model.report["left_out_outputs"] == {"n": "2.5", "none": "None"}
+
+
+def test_unsigned_numbers_are_negated_as_they_wrap_around() -> None:
+    check(Function(lambda x: (-x, -x.int())), (torch.tensor([0, 1, 200, 255], dtype=torch.uint8),))
+
+
+def test_what_torch_cannot_decompose_is_refused() -> None:
+    def function(a, b):
+        b.copy_(a[:, 0])
+        a.t_()
+        return a, b
+
+    with pytest.raises(UnsupportedModel, match="expected a program that torch can decompose, found AssertionError"):
+        import_module(Function(function).eval(), (normal(3, 3), normal(3)))
+
+
 def test_training_mode_is_refused() -> None:
     with pytest.raises(UnsupportedModel, match=r"call \.eval\(\)"):
         import_module(torch.nn.Dropout(0.5), (normal(4),))

@@ -15,6 +15,7 @@ from halo_tvm import explore
 from halo_tvm.errors import UsageError
 from halo_tvm.integrations.torch import EagerFallback, HaloModule, compile_backend, report
 from halo_tvm.integrations.torch.program import readable
+from halo_tvm.integrations.torch.weights import WatchedWeights
 
 THREADS = {"threads": 1}
 
@@ -53,6 +54,29 @@ def test_a_module_with_parameters_runs_compiled_and_its_gradients_come_from_torc
     fast(x).sum().backward()  # said once
 
 
+def test_gradients_are_those_of_the_random_numbers_that_were_drawn() -> None:
+    module, x = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Dropout(0.5)).train(), torch.ones(1, 4)
+    fast = compiled(module)
+    with pytest.warns(EagerFallback, match="a graph that draws random numbers, of which gradients are asked for"):
+        y = fast(x)
+    y.sum().backward()
+    torch.testing.assert_close(module[0].bias.grad, (y[0] != 0) * 2.0)
+    with torch.no_grad():
+        fast(x)
+    assert [(g.calls, g.eager_calls) for g in report()[-2:]] == [(1, 1), (1, 0)]
+
+
+def test_numbers_are_told_apart_by_their_sign_and_nan_is_one_number() -> None:
+    @torch.compile(backend=compile_backend, options=THREADS, dynamic=True)
+    def fast(x: torch.Tensor, s: float) -> torch.Tensor:
+        return x / s
+
+    x = torch.ones(2)
+    for number in (0.0, -0.0, float("nan"), -float("nan"), float("nan"), 0.0, -0.0):
+        torch.testing.assert_close(fast(x, number), x / number, equal_nan=True)
+    assert report()[-1].compiled == 1 and report()[-1].calls == 3  # torch makes a graph for NaN
+
+
 def test_weights_that_are_computed_of_others_follow_them() -> None:
     module, x = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(8, 16)).eval(), torch.randn(3, 8)
     fast = compiled(module)
@@ -79,14 +103,25 @@ def test_changed_weights_are_read_again_and_others_compiled_again() -> None:
         check(1, 2)
         module[2].bias.detach().numpy()[:] = 7
         check(1, 3)
+        module[0].weight.data[3] = 0  # pruning
+        check(1, 4)
         module[0].bias.data = torch.randn(16)
-        check(2, 3)
+        check(2, 4)
     torch.optim.SGD(module.parameters(), 0.1).step()
     for parameter in module.parameters():
         parameter.grad = torch.ones_like(parameter)
     torch.optim.SGD(module.parameters(), 0.1).step()
     with torch.no_grad():
-        check(2, 4)
+        check(2, 5)
+
+
+def test_of_large_weights_a_few_words_are_compared() -> None:
+    weights = [torch.zeros(1 << 17), torch.zeros(1)]
+    watched = WatchedWeights([0, 1], weights)
+    for weight, element, seen in ((0, 9, False), (0, -1, True), (1, 0, True)):
+        weights[weight].data[element] = 1
+        assert watched.changed() == seen
+        watched.seen()
 
 
 @pytest.mark.slow
@@ -192,6 +227,54 @@ def test_outputs_share_memory_where_those_of_torch_do() -> None:
     assert torch.equal(x, kept) and not (weight == 9).any()
     with torch.no_grad():  # nor did the program's own weights change
         torch.testing.assert_close(compiled(function)(x)[5], weight)
+
+
+def test_outputs_share_memory_with_each_other_where_those_of_torch_do() -> None:
+    def shifted(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        row, wide = y[0], y.view(2, -1)
+        torch._dynamo.graph_break()
+        y.add_(1)
+        return row, wide + 0, y
+
+    def split(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = (x * 3).add_(1)
+        first, second = y.chunk(2, -1)
+        return first.unsqueeze(0), second, y.t(), x.shape[0], x + 1
+
+    def filled(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.zeros(4, 4)
+        row = y[0]
+        y[:] = x
+        return row, x + 1, y.mul_(x)
+
+    def turned(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.t() * 2
+        return y, y[0]
+
+    for dynamic in (False, True):
+        for rows in (4, 6):
+            x = torch.randn(rows, 4)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", EagerFallback)  # what is behind the break writes to shared memory
+                torch.testing.assert_close(compiled(shifted, dynamic=dynamic)(x), shifted(x))
+            ours, theirs = compiled(split, dynamic=dynamic)(x), split(x)
+            torch.testing.assert_close(ours, theirs)
+            assert report()[-1].compiled == 1 and report()[-1].eager_calls == 0
+            ours[2].zero_()
+            assert not ours[0].any() and not ours[1].any() and ours[4].any()
+    for function in (split, filled):
+        x = torch.randn(4, 4, requires_grad=True)
+        kept = x.detach().clone().requires_grad_()
+        with pytest.warns(EagerFallback, match="backward was asked for"):
+            outputs = compiled(function)(x)
+            (outputs[0].sum() * 3 + outputs[2].square().sum()).backward()
+        expected = function(kept)
+        (expected[0].sum() * 3 + expected[2].square().sum()).backward()
+        torch.testing.assert_close(x.grad, kept.grad)
+    x = torch.randn(4, 4)
+    with pytest.warns(EagerFallback, match="outputs that share memory with each other in a layout"):
+        torch.testing.assert_close(compiled(turned)(x), turned(x))
 
 
 def test_arguments_of_any_layout_are_read_right() -> None:

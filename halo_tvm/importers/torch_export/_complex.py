@@ -26,6 +26,7 @@ _OPERANDS = frozenset(
     src source value values fill_value s
     """.split()
 )
+_BROADCAST = frozenset(("add", "sub", "rsub", "where"))
 
 
 @dataclass
@@ -156,4 +157,6 @@ def by_parts(c: Call) -> Any:
     real, imaginary = (convert(PartCall(c, every=i)) for i in (0, 1))
     if isinstance(real, tuple) and isinstance(imaginary, tuple):
         return tuple(map(Pair.of, real, imaginary))
+    if c.op in _BROADCAST:  # of a real operand the imaginary part is a number
+        real, imaginary = (c.broadcast(part, c.shape) for part in (real, imaginary))
     return Pair.of(real, imaginary)

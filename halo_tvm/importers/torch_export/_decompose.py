@@ -7,6 +7,7 @@ from torch._decomp import decomposition_table
 from torch.export._remove_effect_tokens_pass import _remove_effect_tokens  # torch.export.save has no other word for it
 from torch.export.graph_signature import InputKind
 
+from ...errors import UnsupportedModel
 from ._decompositions import DECOMPOSITIONS
 from ._fast_paths import FAST_PATHS
 from ._registry import COMPLEX, CONVERTERS, target_name
@@ -35,7 +36,14 @@ def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
             table.pop(op)
     table.update({**FAST_PATHS, **DECOMPOSITIONS})
     table.update({op: function for op, function in decomposition_table.items() if target_name(op) in _KNOWN_TO_TORCH})
-    program = program.run_decompositions(table)
+    try:
+        program = program.run_decompositions(table)
+    except Exception as reason:  # torch's decompositions raise whatever they assert
+        line = next((text for text in str(reason).strip().splitlines() if text.strip()), type(reason).__name__)
+        raise UnsupportedModel(
+            f"expected a program that torch can decompose, found {type(reason).__name__} ({line[:200]}): "
+            "write the operator in others, or export the module to ONNX"
+        ) from reason
     if any(spec.kind is InputKind.TOKEN for spec in program.graph_signature.input_specs):
         return _remove_effect_tokens(program)
     return program

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 import tvm
 from torch import fx
-from torch.export.graph_signature import InputKind, OutputKind
+from torch.export.graph_signature import InputKind, OutputKind, OutputSpec
 from torch.utils import _pytree
 from tvm import relax
 
@@ -117,7 +118,7 @@ def import_program(
     with builder.function("main"):
         with builder.dataflow():
             translator.walk(program.graph)
-            outputs, complex_outputs = _outputs(program, translator)
+            outputs, complex_outputs, left_out = _outputs(program, translator)
             results = [*outputs.values(), *translator.draws.outputs(builder.emit)]
             results = [builder.emit_output(value) for value in results]
         builder.emit_func_output(
@@ -159,6 +160,7 @@ def import_program(
             "parameters": len(params.sources),
             "assumed_ranges": {n: list(dims.ranges[n]) for n in dims.assumed},
             "fixed_inputs": dropped,
+            "left_out_outputs": left_out,
             "mutated_buffers": [s.target for s in signature.output_specs if s.kind == OutputKind.BUFFER_MUTATION],
         },
         engine=_engine(original, list(inputs), list(outputs)),
@@ -275,40 +277,48 @@ def _weights(
 
 def _outputs(
     program: torch.export.ExportedProgram, translator: Translator
-) -> tuple[dict[str, relax.Expr], tuple[str, ...]]:
-    """Tensors by name: keys of dicts, positions in tuples; None and numbers that the export fixed are left out.
-
-    Beside them the names of those that are pairs of a complex number's parts.
+) -> tuple[dict[str, relax.Expr], tuple[str, ...], dict[str, str]]:
+    """Tensors by name: keys of dicts, positions in tuples. Beside them the names of those that are pairs of a complex
+    number's parts, and what is left out, as for inputs: None, and numbers, which are no tensors.
     """
     result = next(node for node in program.graph.nodes if node.op == "output").args[0]
-    mutated = [s for s in program.graph_signature.output_specs if s.kind is not OutputKind.USER_OUTPUT]
-    foreign = [s for s in mutated if s.kind not in (OutputKind.BUFFER_MUTATION, OutputKind.TOKEN)]
-    if foreign:
-        raise UnsupportedModel(
-            f"expected a program for inference that leaves its inputs alone, found {foreign[0].kind.name.lower()} of "
-            f"{foreign[0].target!r}: return the changed value instead"
-        )
-    users = [value for value, spec in zip(result, program.graph_signature.output_specs) if spec not in mutated]
+    specs = program.graph_signature.output_specs
+    _refuse_changes(specs)
+    users = [value for value, spec in zip(result, specs) if spec.kind is OutputKind.USER_OUTPUT]
     tree = _pytree.tree_unflatten(list(range(len(users))), program.call_spec.out_spec)
-    named = {index: _name(path) for path, index in _pytree.tree_flatten_with_path(tree)[0]}
+    named = _distinct({index: _name(path) or "output" for path, index in _pytree.tree_flatten_with_path(tree)[0]})
     outputs: dict[str, relax.Expr] = {}
     pairs: list[str] = []
+    left_out: dict[str, str] = {}
     for index, node in enumerate(users):
-        value = translator.env.get(node) if isinstance(node, fx.Node) else None
+        name, value = named[index], translator.env.get(node) if isinstance(node, fx.Node) else None
         if isinstance(value, Pair):
             value = value.joined(translator.builder.emit)
-            pairs.append(named[index] or "output")
+            pairs.append(name)
         if isinstance(value, relax.Expr) and isinstance(value.ty, relax.TensorType):
-            outputs[named[index] or "output"] = value
-    for spec in program.graph_signature.output_specs:
+            outputs[name] = value
+        else:
+            left_out[name] = str(node.meta.get("val")) if isinstance(node, fx.Node) else repr(node)
+    if not outputs:
+        raise UnsupportedModel("expected a program that returns tensors, found none in its outputs: return one")
+    return outputs, tuple(pairs), left_out
+
+
+def _refuse_changes(specs: Sequence[OutputSpec]) -> None:
+    """`UnsupportedModel` for a program that changes its inputs or its buffers."""
+    kept = (OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION, OutputKind.TOKEN)
+    for spec in specs:
+        if spec.kind not in kept:
+            raise UnsupportedModel(
+                f"expected a program for inference that leaves its inputs alone, found {spec.kind.name.lower()} of "
+                f"{spec.target!r}: return the changed value instead"
+            )
+    for spec in specs:
         if spec.kind is OutputKind.BUFFER_MUTATION:
             raise UnsupportedModel(
                 f"expected a module without state, found that it changes its buffer {spec.target!r}: "
                 "take the buffer as an input and return its new value"
             )
-    if not outputs:
-        raise UnsupportedModel("expected a program that returns tensors, found none in its outputs: return one")
-    return outputs, tuple(pairs)
 
 
 def _name(path: Sequence[object]) -> str:
@@ -316,6 +326,17 @@ def _name(path: Sequence[object]) -> str:
     keys = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
     text = ".".join(keys)
     return f"output_{text}" if text[:1].isdigit() else text
+
+
+def _distinct(names: Mapping[int, str]) -> dict[int, str]:
+    """`names`, numbered where the keys 1 and "1" gave two values one name."""
+    found: dict[int, str] = {}
+    for index, name in names.items():
+        number = itertools.count(1)
+        while name in found.values() or (name != names[index] and name in names.values()):
+            name = f"{names[index]}_{next(number)}"
+        found[index] = name
+    return found
 
 
 def _index_ranges(program: torch.export.ExportedProgram, inputs: Mapping[str, fx.Node]) -> dict[str, tuple[int, int]]:

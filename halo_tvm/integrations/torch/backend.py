@@ -16,7 +16,7 @@ from ...records.home import check_named_log
 from ...runtime.host import resolve_threads
 from ...targets import usable_cpus
 from .gradients import CompiledForward
-from .numbers import numbers_of, with_numbers
+from .numbers import kind_of_number, numbers_of, with_numbers
 from .outputs import Outputs
 from .program import CompiledGraph
 from .reports import GraphReport, opened
@@ -27,6 +27,7 @@ _VARIANTS = 8  # programs of one graph, which differ in numbers or in sizes that
 _KEYS = 4096  # sets of argument sizes whose program is remembered
 _GRADIENTS = "backward was asked for: the forward ran compiled, its gradients come from torch, which runs it again"
 _WRITES = "a graph that writes to an argument, of which gradients are asked for or which shares memory with another"
+_DRAWS = "a graph that draws random numbers, of which gradients are asked for"
 # What TVM raises for a function it cannot build: there is no common base.
 _COMPILER_ERRORS = (
     HaloError,
@@ -100,11 +101,14 @@ class _Graph:
         if self._written and (differentiated or share_memory(given, self._written)):
             record.fell_back(_WRITES)
             return self._graph(*args)
+        if differentiated and found.draws:  # `backward` would run the graph again and draw others
+            record.fell_back(_DRAWS)
+            return self._graph(*args)
         if differentiated:
             computed = CompiledForward.apply(found, outputs.computed, outputs.differentiable, self._asked, *given)
         else:
             computed = found(given)
-        return outputs.joined(computed, outputs.rest(*given) if outputs.rest else ())
+        return outputs.joined(computed, given)
 
     def _asked(self) -> None:
         self._record.warn(_GRADIENTS)
@@ -149,6 +153,8 @@ class _Graph:
                 return f"tensors on {tensor.device}: only CPU graphs are compiled"
             if tensor.layout != torch.strided:
                 return f"a tensor of layout {tensor.layout}: only dense ones are compiled"
+        if self._outputs.entangled:
+            return "outputs that share memory with each other in a layout that only torch makes: return copies"
         if self._written and self._outputs.returns_written:
             return "a graph that writes to an argument and returns it in another layout: return a copy"
         return ""
@@ -192,4 +198,4 @@ def _is_weight(arg: object) -> bool:
 
 def _kind(arg: object) -> object:
     """What a program is chosen by."""
-    return (arg.shape, arg.dtype, arg.device) if isinstance(arg, torch.Tensor) else (type(arg), arg)
+    return (arg.shape, arg.dtype, arg.device) if isinstance(arg, torch.Tensor) else kind_of_number(arg)

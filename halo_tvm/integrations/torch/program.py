@@ -15,6 +15,7 @@ from ...importers.torch_export import import_module
 from ...in_process import compile_in_process
 from .autocast import with_contexts
 from .empty import EmptyTensor
+from .numbers import kind_of_number
 from .weights import WatchedWeights
 
 
@@ -22,7 +23,7 @@ class CompiledGraph:
     """`graph` compiled for arguments like `args`; weights, numbers and tensors without elements are part of it.
 
     With `symbolic` the sizes that torch left open stay open; arguments at the positions `written` get what the graph
-    writes to them. Raises what importing and compiling raise.
+    writes to them. `draws`: whether it draws random numbers. Raises what importing and compiling raise.
     """
 
     def __init__(
@@ -40,8 +41,10 @@ class CompiledGraph:
             raise ValueError("a graph without inputs: nothing to compute at run time")
         fakes = [node.meta.get("example_value") for node in graph.graph.nodes if node.op == "placeholder"]
         sizes = _sizes(fakes, self._places) if symbolic else {}
-        self._numbers = {
-            i: a for i, a in enumerate(args) if not isinstance(a, torch.Tensor) and _symbol(fakes[i]) not in sizes
+        self._kinds = {
+            i: kind_of_number(a)
+            for i, a in enumerate(args)
+            if not isinstance(a, torch.Tensor) and _symbol(fakes[i]) not in sizes
         }
         self._empty = {
             i: EmptyTensor.like(args[i], list(map(_symbol, fakes[i].shape)), sizes)
@@ -52,8 +55,8 @@ class CompiledGraph:
         holder = _Holder(graph, args, weights, self._places, open_numbers, self._empty, written)
         examples = [_real(args[i].detach()) for i in self._places]
         model = import_module(holder, examples, dynamic_shapes=_open_axes(fakes, self._places, sizes), name="graph")
-        self._draws = any(spec.name == RANDOM_STATE for spec in model.inputs)
-        if len(model.inputs) - self._draws != len(self._places):
+        self.draws = any(spec.name == RANDOM_STATE for spec in model.inputs)
+        if len(model.inputs) - self.draws != len(self._places):
             raise ValueError("an input that the graph does not read")
         # What nobody bounded has no bound here: the sizes of a call are compared with nothing but `serves`.
         said = model.report.get("assumed_ranges")
@@ -78,7 +81,7 @@ class CompiledGraph:
 
     def serves(self, args: Sequence[Any]) -> bool:
         """Whether the program computes the graph for arguments of these dtypes, sizes and numbers."""
-        if any(args[i] != number or type(args[i]) is not type(number) for i, number in self._numbers.items()):
+        if any(kind_of_number(args[i]) != kind for i, kind in self._kinds.items()):
             return False
         inputs = [args[i] for i in self._places]
         if not all(empty.serves(args[i], inputs) for i, empty in self._empty.items()):
@@ -99,14 +102,14 @@ class CompiledGraph:
     def __call__(self, args: Sequence[Any]) -> list[torch.Tensor]:
         """The outputs for `args`: tensors of their own, that share no memory with arguments or with each other."""
         inputs = [readable(args[i]) for i in self._places]
-        if self._draws:  # a seed out of torch's generator for every call, so that torch.manual_seed repeats all
+        if self.draws:  # a seed out of torch's generator for every call, so that torch.manual_seed repeats all
             inputs.append(torch.cat([torch.randint(1 << 62, (1,)), torch.zeros(1, dtype=torch.int64)]))
         result = self.program.run_tensors(inputs)
         if isinstance(result, torch.Tensor):
             tensors = [result]
         else:
             tensors = [torch.from_dlpack(tensor) for tensor in result]
-        if self._draws:
+        if self.draws:
             tensors.pop()  # the state, which no call takes over
         if self._written:
             self._write(args, tensors)

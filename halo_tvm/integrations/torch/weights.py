@@ -1,20 +1,23 @@
 """Whether a graph's weights are still those a program was made of.
 
 Seen at every call: a weight that is another tensor, that torch changed in place (optimisers, `load_state_dict`), and,
-past torch's own count of changes, a write through `.data`, `.detach().numpy()` or DLPack that reaches one of the few
-elements sampled here. So an update of a whole weight (an exponential moving average, clipping, a new checkpoint) is
-seen; a write of single elements in that way may not be.
+past torch's own count of changes, a write through `.data`, `.detach().numpy()` or DLPack. Small weights are compared
+whole, of large ones a few words: an update of a whole weight (an exponential moving average, clipping, a new
+checkpoint) is seen, a write of single elements or rows (pruning) of a large one may not be.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
 
-_SAMPLES = 4  # words of each weight that are compared at every call
+_WHOLE = 1 << 18  # bytes of a graph's smallest weights that are compared at every call: 10 us
+_SAMPLES = 4  # words of each other weight that are compared
 _WORD = 8  # bytes
 
 
@@ -34,7 +37,8 @@ class WatchedWeights:
         self.places = tuple(places)
         self.tensors = tuple(args[i].detach() for i in places)  # keeps the memory that is sampled
         self._counting = [t for t in self.tensors if not t.is_inference()]  # those that count their changes
-        self._words = np.array([word for tensor in self.tensors for word in _words(tensor)], np.int64)
+        self._whole, sampled = _small(list(filter(None, map(_span, self.tensors))))
+        self._words = np.array([word for span in sampled for word in _words(*span)], np.int64)
         self._addresses = self._addresses_of(args)
         self.seen()
 
@@ -53,18 +57,30 @@ class WatchedWeights:
     def _counts(self) -> list[int]:
         return [tensor._version for tensor in self._counting]
 
-    def _samples(self) -> bytes:
-        return _MEMORY.take(self._words).tobytes()
+    def _samples(self) -> list[bytes]:
+        return [*(ctypes.string_at(*span) for span in self._whole), _MEMORY.take(self._words).tobytes()]
 
     def _addresses_of(self, args: Sequence[Any]) -> list[int]:
         return [args[i].data_ptr() for i in self.places]
 
 
-def _words(tensor: torch.Tensor) -> list[int]:
-    """Elements of `_MEMORY` spread over `tensor`; none of one without a whole word, or on another device."""
+def _span(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """Address and bytes of the memory that `tensor` lies in; None without any, or on another device."""
     if not tensor.numel() or tensor.layout != torch.strided or tensor.device.type != "cpu":
-        return []
-    span = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    first = -(-tensor.data_ptr() // _WORD)
-    words = (tensor.data_ptr() + span * tensor.element_size()) // _WORD - first
-    return sorted({first - 1 + round(i * (words - 1) / (_SAMPLES - 1)) for i in range(_SAMPLES)}) if words > 0 else []
+        return None
+    elements = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), elements * tensor.element_size()
+
+
+def _small(spans: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """The smallest spans, of `_WHOLE` bytes together, and the others."""
+    ordered = sorted(spans, key=lambda span: span[1])
+    count = sum(total <= _WHOLE for total in accumulate(size for _, size in ordered))
+    return ordered[:count], ordered[count:]
+
+
+def _words(address: int, size: int) -> set[int]:
+    """Elements of `_MEMORY` spread over so many bytes."""
+    first = -(-address // _WORD)
+    words = (address + size) // _WORD - first
+    return {first - 1 + round(i * (words - 1) / (_SAMPLES - 1)) for i in range(_SAMPLES)} if words > 0 else set()

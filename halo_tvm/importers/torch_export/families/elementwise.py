@@ -35,7 +35,6 @@ _LOGIC = {
     "xor": (relax.op.logical_xor, relax.op.bitwise_xor),
 }
 _SAME: dict[str, Callable[[relax.Expr], relax.Expr]] = {
-    "neg": relax.op.negative,
     "relu": relax.op.nn.relu,
     "silu": relax.op.nn.silu,
 }
@@ -55,8 +54,9 @@ def _in_float32(c: Call, function: Callable[..., Scalar]) -> relax.Expr:
 
 
 def _scaled(c: Call, x: relax.Expr) -> relax.Expr:
-    """The second operand of add and sub, times alpha."""
+    """The second operand of add and sub, the first of rsub, times alpha."""
     alpha = c["alpha"] if "alpha" in c.nodes else 1
+    c.refuse_unless(not isinstance(alpha, complex), "a factor alpha that is complex")
     return x if alpha in (1, None) else c.emit(relax.op.multiply(x, c.as_tensor(alpha, c.dtype)))
 
 
@@ -96,6 +96,14 @@ def _common(c: Call) -> str:
 _register()
 
 
+@converter("neg.default")
+def negative(c: Call) -> relax.Expr:
+    x = c.tensor("self", c.dtype)
+    if c.dtype.startswith("uint"):  # TVM has no negative of these; they wrap around
+        return c.emit(relax.op.subtract(constant(0, c.dtype), x))
+    return c.emit(relax.op.negative(x))
+
+
 @converter("add.Tensor", "add.Scalar")
 def add(c: Call) -> relax.Expr:
     if c["other"] == 0 and isinstance(c["other"], Number) and str(c.tensor("self").ty.dtype) == c.dtype:
@@ -113,8 +121,7 @@ def subtract(c: Call) -> relax.Expr:
 @converter("rsub.Tensor", "rsub.Scalar")
 def reversed_subtract(c: Call) -> relax.Expr:
     x, y = _operands(c, c.dtype)
-    x = x if c["alpha"] in (1, None) else c.emit(relax.op.multiply(x, c.as_tensor(c["alpha"], c.dtype)))
-    return c.emit(relax.op.subtract(y, x))
+    return c.emit(relax.op.subtract(y, _scaled(c, x)))
 
 
 @converter("div.Tensor", "div.Scalar")
