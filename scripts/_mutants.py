@@ -66,6 +66,21 @@ MUTANTS = (
         "n // nr",
         "tests/passes/test_pack_weights.py",
     ),
+    Mutant(
+        "tir_schedules/rows/row_reduction.py",
+        "1 < (constant(rows.depth) or 0) <= _FEW",
+        "1 < (constant(rows.depth) or 0) < _FEW",
+        "tests/tir_schedules/test_row_reduction.py -k short_rows",
+    ),
+    Mutant(
+        "tir_schedules/injective/_tiles.py",
+        "<= _NEAR for x in moving",
+        "< _NEAR for x in moving",
+        "tests/tir_schedules/test_elementwise.py -k pixels",
+    ),
+    Mutant(
+        "loads_in_order.py", "distance - least - starts[vector]", "distance - least", "tests/test_loads_in_order.py"
+    ),
     # what torch programs mean
     Mutant(
         f"{_FAMILIES}/shapes.py",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from ..errors import UsageError
 from . import _texts
 from ._config import Config, option
+from ._fields import flag_of
 
 # What asks a language model; and which options a run reads only with one of these, or only without.
 _ASKS = ("prompt", "interactive", "audio")
@@ -63,16 +65,20 @@ class RunConfig(Config):
                 f"expected --function {self.function} without --prompt, --interactive and --audio, which call what a "
                 "language model needs: leave one out"
             )
-        for name, readers in _READ_BY.items():
-            if getattr(self, name) not in (None, False, ()) and not {*asks} & {*readers} and (asks or readers):
-                self._refuse(name, readers, asks)
+        for field in dataclasses.fields(self):
+            readers = _READ_BY.get(field.name)
+            if readers is None or getattr(self, field.name) == field.default:
+                continue
+            if not {*asks} & {*readers} and (asks or readers):
+                _refuse(flag_of(field), readers, asks)
 
-    def _refuse(self, name: str, readers: tuple[str, ...], asks: list[str]) -> None:
-        """`UsageError` for an option that this run would not read."""
-        either = " or ".join(filter(None, (", ".join(map(_flag, readers[:-1])), *map(_flag, readers[-1:]))))
-        wanted = f"beside {either}" if readers else f"without {_flag(asks[0])}"
-        found = f"it beside {_flag(asks[0])}" if asks else "it alone"
-        raise UsageError(f"expected {_flag(name)} {wanted}, found {found}: nothing would read it, leave it out")
+
+def _refuse(flag: str, readers: tuple[str, ...], asks: list[str]) -> None:
+    """`UsageError` for an option that this run would not read."""
+    either = " or ".join(filter(None, (", ".join(map(_flag, readers[:-1])), *map(_flag, readers[-1:]))))
+    wanted = f"beside {either}" if readers else f"without {_flag(asks[0])}"
+    found = f"it beside {_flag(asks[0])}" if asks else "it alone"
+    raise UsageError(f"expected {flag} {wanted}, found {found}: nothing would read it, leave it out")
 
 
 def _flag(name: str) -> str:

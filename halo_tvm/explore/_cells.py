@@ -110,7 +110,7 @@ def _collect_definition(
 
 
 def _literal(value: object) -> str | None:
-    """A plain value as source, where a module without imports gives just that; subclasses have names of their own."""
+    """Source that is `value` in an empty module; None for other types than the listed ones, subclasses included."""
     if type(value) not in _LITERALS:
         return None
     if isinstance(value, float) and not math.isfinite(value):

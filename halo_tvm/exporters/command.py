@@ -12,7 +12,7 @@ from ..imported import ImportedModel
 from ..importers import import_model
 from ._graph import OPSETS, Spelling
 from ._nbits import BITS, TOLERANCES
-from ._overwriting import refuse_overwriting
+from ._overwriting import refuse_overwriting, weights_beside
 from .cached import compare_steps, runs_in_genai, with_past, write_genai_config
 from .comparison import TOLERANCE, Comparison, compare
 from .gguf import export_gguf
@@ -95,7 +95,7 @@ def _tolerance(config: ExportConfig) -> float:
 
 
 def _size(path: Path) -> int:
-    data = path.with_name(path.name + ".data")  # a model without large weights has none
+    data = weights_beside(path)  # a model without large weights has none
     return path.stat().st_size + (data.stat().st_size if data.exists() else 0)
 
 

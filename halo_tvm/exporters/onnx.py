@@ -23,6 +23,7 @@ from ..importers.onnx.definitions import nodes_in
 from ..whole_file import replaced
 from . import _attention, _halo_ops, _layers, _nbits, _relax_ops
 from ._graph import OPSETS, Graph, Spelling
+from ._overwriting import weights_beside
 from ._walk import converted
 
 IR_VERSION = 10
@@ -119,7 +120,7 @@ def _pair(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO, str]]:
     An old model would compute with new weights and give no error. So both are whole and on disk before the first is
     renamed, and nothing but the two renames is between them.
     """
-    data = path.with_name(path.name + ".data")
+    data = weights_beside(path)
     with replaced(path) as file, replaced(data) as weights:
         yield file, weights, data.name
         file.flush()

@@ -65,9 +65,7 @@ def language_of(
 def _of_texts(generation: Mapping[str, object]) -> Mapping[str, object]:
     """Of a decoder: the tokens that it never chooses, where some are named."""
     never = generation.get("suppress_tokens") or []
-    if not isinstance(never, list) or any(type(token) is not int or token < 0 for token in never):
-        raise UnsupportedModel(f"expected suppress_tokens as integers, found {never!r:.80}: correct the config")
-    return {"never": never} if never else {}
+    return {"never": _tokens("suppress_tokens", never if isinstance(never, list) else [never])} if never else {}
 
 
 def _of_answers(config: Mapping[str, object], generation: Mapping[str, object]) -> Mapping[str, object]:
@@ -87,10 +85,13 @@ def _of_answers(config: Mapping[str, object], generation: Mapping[str, object]) 
     if type(times) is int and type(most) is int and 0 <= times < most:  # tokens of times are not words
         never += range(times, most)
     tokens: dict[str, list[object]] = {"start": [token for token in start if token is not None], "never": never}
-    for name, ids in tokens.items():
-        if any(not isinstance(token, int) or isinstance(token, bool) or token < 0 for token in ids):
-            raise UnsupportedModel(f"expected tokens of a {name} as integers, found {ids!r:.80}: correct the config")
-    return dict(tokens)
+    return {name: _tokens(f"tokens of a {name}", ids) for name, ids in tokens.items()}
+
+
+def _tokens(what: str, ids: list[object]) -> list[object]:
+    if any(not isinstance(token, int) or isinstance(token, bool) or token < 0 for token in ids):
+        raise UnsupportedModel(f"expected {what} as integers, found {ids!r:.80}: correct the config")
+    return ids
 
 
 def _of_speech(config: Mapping[str, object], generation: Mapping[str, object]) -> Mapping[str, object]:

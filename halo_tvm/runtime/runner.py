@@ -138,12 +138,13 @@ class LoopThreads:
         self.lock = threading.Lock()
         self.handle: int = start(threads)
         self._library = library  # its code is what the threads run
-        # when this is collected or the interpreter exits, behind the runners that use it, which are newer
+        # When this is collected or the interpreter exits; finalizers run newest first: runners end before their pool.
         self._finalizer = weakref.finalize(self, _end_pool, end, self.handle, self.pid, self.lock)
 
     def close(self) -> None:
-        """End the threads and wait for them; closing twice is fine."""
+        """End the threads and wait for them, unless a run takes longer than that waits; closing twice is fine."""
         if self._finalizer():
+            self.handle = 0  # what is queued still runs its loops on TVM's threads
             self.lock.release()
 
 

@@ -11,6 +11,7 @@ from hostile_places import changed, places
 from halo_tvm.artifact import Manifest, read_manifest
 from halo_tvm.cli import main
 from halo_tvm.cli.inspect import describe
+from halo_tvm.imported import UNBOUNDED
 
 REPORTS = {
     "lift": {"operators": {"linear": 2}, "applied": {}, "rejected": [{"lift": "l", "node": "n", "reason": "why"}]},
@@ -90,7 +91,7 @@ def test_what_is_as_expected_is_shown(manifest: Manifest) -> None:
 
 
 def test_tables_and_bounds_are_said_in_words(manifest: Manifest) -> None:
-    main_ = dataclasses.replace(manifest.functions["main"], ranges={"batch": (1, (1 << 29) - 1), "s": (2, 8)})
+    main_ = dataclasses.replace(manifest.functions["main"], ranges={"batch": (1, UNBOUNDED), "s": (2, 8)})
     source = {"kind": "onnx", "typical": {"batch": 1, "s": 4}, "state": ["a", "b"]}
     text = describe(dataclasses.replace(manifest, functions={"main": main_}, source=source))
     assert "from kind onnx, typical batch=1 s=4, state a b" in text

@@ -426,6 +426,17 @@ def test_images_of_one_channel_have_vectors_of_places() -> None:
     check(executable(mod, target), shapes, dtypes, lambda x, i: x[:, i])
 
 
+@pytest.mark.parametrize(("colours", "tiled"), [(3, False), (4, False), (5, True)])
+def test_pixels_of_a_few_bytes_are_read_in_order_and_not_tiled(colours: int, tiled: bool) -> None:
+    def graph(emit, x, scale):
+        return emit(op.multiply(emit(op.astype(emit(op.permute_dims(x, [2, 0, 1])), F)), scale))
+
+    target, shapes, dtypes = x86("avx2"), [(9, 40, colours), (colours, 1, 1)], ["uint8", F]
+    mod = scheduled(fused(graph, shapes, dtypes), "elementwise", target)
+    assert ("tile" in mod.script()) == tiled
+    check(executable(mod, target), shapes, dtypes, lambda x, scale: x.transpose(2, 0, 1) * scale)
+
+
 def test_what_is_not_turned_is_still_right_and_said_so_by_its_code() -> None:
     """A condition around a load keeps its tile in gathers: the memory may not be there."""
     target = x86("avx2")

@@ -20,7 +20,7 @@ from halo_tvm.tir_schedules import RULES
 pytestmark = pytest.mark.covering
 
 RULE = RULES["row_reduction"]
-LENGTHS = (1, 2, 7, 16, 17, 64, 100, 768, 1000, "symbolic")
+LENGTHS = (1, 16, 17, 64, 100, 768, 1000, "symbolic")
 op = relax.op
 
 
@@ -39,6 +39,15 @@ def check(run: Callable, shapes: list[tuple[int, ...]], reference: Callable) -> 
 )
 @pytest.mark.parametrize("name", GRAPHS)
 def test_numbers(isa: str, name: str, length: int | str) -> None:
+    numbers_are_right(isa, name, length)
+
+
+@pytest.mark.parametrize(("name", "length"), [("softmax", 2), ("layer_norm", 7), ("rms_norm", 2)])
+def test_short_rows_that_are_read_several_times(name: str, length: int) -> None:
+    numbers_are_right("avx2", name, length)
+
+
+def numbers_are_right(isa: str, name: str, length: int | str) -> None:
     if not here(isa):
         pytest.skip(f"this processor does not run {isa}")
     graph, shapes, reference = GRAPHS[name]
@@ -117,6 +126,17 @@ def test_code_is_vector_code() -> None:
     assembly = built.mod.inspect_source("asm")
     assert not [line for line in assembly.splitlines() if "call" in line and "expf" in line]
     assert assembly.count("vfmadd") > 20 and assembly.count("zmm") > 100
+
+
+@pytest.mark.parametrize(("length", "served"), [(1, True), (2, False), (8, False), (9, True), ("symbolic", True)])
+def test_short_rows_of_one_reduction_are_left_to_rows_side_by_side(length: int | str, served: bool) -> None:
+    graph, shapes, _ = GRAPHS["sum"]
+    (func,) = functions(fused(graph, shapes(5, tirx.Var("d", "int64") if length == "symbolic" else length)))
+    if served:
+        RULE.default(func, x86("avx2"))
+        return
+    with pytest.raises(Declined, match=f"one reduction of {length} elements"):
+        RULE.default(func, x86("avx2"))
 
 
 @pytest.mark.parametrize(("make", "reason"), NO_ROWS)

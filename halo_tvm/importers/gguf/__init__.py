@@ -29,9 +29,11 @@ _DERIVED = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short
 _WORDS = {"bos": "bos_token", "eos": "eos_token", "padding": "pad_token", "unknown": "unk_token"}
 _LARGEST_TEMPLATE = 1 << 20
 # Tokens that end an answer by their text, as llama.cpp has it, whatever the metadata says.
-_END_TEXTS = (
-    *("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>"),
-    *("<EOT>", "_<EOT>", "<end_of_utterance>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>"),
+_END_TEXTS = frozenset(
+    """
+    <|eot_id|> <|im_end|> <|end|> <end_of_turn> <|endoftext|> <|end_of_text|> <|eom_id|> <EOT> _<EOT>
+    <end_of_utterance> <|return|> <|call|> <|flush|> <|calls|>
+    """.split()
 )
 _CALLS = frozenset(["<|call|>", "<|calls|>"])
 

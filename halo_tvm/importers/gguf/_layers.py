@@ -14,7 +14,7 @@ _WINDOW = "attention.sliding_window"
 _PATTERN = "attention.sliding_window_pattern"
 _MOST_LAYERS = 1 << 10
 _MOST_GUESSING = 16  # layers
-_WITHOUT = ("qwen2", "qwen3")  # model types whose windows llama.cpp does not compute either
+WITHOUT_WINDOWS = ("qwen2", "qwen3")  # model types whose windows llama.cpp does not compute either
 
 
 def guessing_layers(own: Mapping[str, Value]) -> int:
@@ -50,7 +50,11 @@ def unused_windows(own: Mapping[str, Value], kind: str, c: DecoderConfig) -> str
 
     A definition with windows reads which layers slide; a window as long as the context changes nothing.
     """
-    if kind.startswith(_WITHOUT) or not has_windows(own) or any(c.layer(i).window is not None for i in range(c.layers)):
+    if (
+        kind.startswith(WITHOUT_WINDOWS)
+        or not has_windows(own)
+        or any(c.layer(i).window is not None for i in range(c.layers))
+    ):
         return None
     window, types = own[_WINDOW], layer_types(own, c.layers)
     nothing = types is not None and "sliding_attention" not in types[: c.layers]

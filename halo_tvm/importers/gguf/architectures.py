@@ -18,7 +18,7 @@ import numpy as np
 from ...errors import UnsupportedModel
 from ...models import FAMILIES, Family
 from ...models.decoder import DecoderConfig, ExpertNames, Layer, Mixture, Names, ShortConvolution
-from ._layers import guessing_layers, has_windows, layer_types, unused_windows
+from ._layers import WITHOUT_WINDOWS, guessing_layers, has_windows, layer_types, unused_windows
 from .container import Gguf, Value
 
 ROLES = {
@@ -272,7 +272,7 @@ def _particular(file: Gguf, kind: str, words: Mapping[str, object], own: Mapping
     found["layer_types"] = layer_types(own, layers)
     if kind == "lfm2_moe":
         found["num_dense_layers"] = own.get("leading_dense_block_count", 0)
-    if kind.startswith(("qwen2", "qwen3")):
+    if kind.startswith(WITHOUT_WINDOWS):
         found["sliding_window"] = None
     if kind == "granitemoeshared":
         found["shared_intermediate_size"] = own.get("expert_shared_feed_forward_length", 0)

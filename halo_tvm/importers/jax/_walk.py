@@ -48,7 +48,7 @@ class Walker:
         self.weights: dict[str, relax.Var] = {}  # parameter name -> variable of main
         self.constants: dict[relax.Expr, Constant] = {}  # weights and constants of Relax -> what they hold
         self.inputs: dict[relax.Var, str] = {}  # variable of main -> name of the input
-        self.complements: dict[relax.Expr, relax.Expr] = {}  # variable of erfc(x) -> x
+        self.erfc_operands: dict[relax.Expr, relax.Expr] = {}  # variable of erfc(x) -> x
         self.rows: dict[str, int] = {}  # input that selects rows of a table -> the number of rows
         self.primitives: dict[str, int] = defaultdict(int)
         self._refused: dict[str, list[str]] = defaultdict(list)

@@ -104,6 +104,12 @@ def sign(x: Scalar) -> Scalar:
     return tirx.Select(x > zero, one, tirx.Select(x < zero, const_like(-1, x), x))
 
 
+def round_half_away(x: Scalar) -> Scalar:
+    """The nearest integer, and of two the farther from 0, as C's `round`."""
+    whole = tirx.trunc(x)
+    return whole + tirx.Select(tirx.abs(x - whole) >= const_like(0.5, x), sign(x), const_like(0, x))
+
+
 def floor_modulo(a: Scalar, b: Scalar) -> Scalar:
     """The remainder with the sign of `b`, as in Python."""
     zero, rest = const_like(0, a), tirx.Mod(a, b)

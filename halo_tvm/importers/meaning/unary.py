@@ -40,3 +40,11 @@ def unary(builder: Builder, name: str, x: relax.Expr) -> relax.Expr:
         return pointwise(builder, in_float32(_SCALAR.get(name, scalar.tanh)), x, name=name)
     function = relax.op.tanh if name == "tanh" else _RELAX[name]
     return builder.emit(narrowed(builder.emit(function(widened(builder, x))), dtype))
+
+
+def negative(builder: Builder, x: relax.Expr) -> relax.Expr:
+    """-x; numbers without a sign wrap around: TVM multiplies by -1, which they do not have, and takes 0 - x for 0."""
+    dtype = expr_dtype(x)
+    if not dtype.startswith("uint"):
+        return builder.emit(relax.op.negative(x))
+    return builder.emit(relax.op.add(builder.emit(relax.op.bitwise_not(x)), relax.const(1, dtype)))

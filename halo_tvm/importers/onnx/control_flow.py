@@ -22,10 +22,7 @@ from .branches import axis_from_front, result_of
 
 # A loop is unrolled when its copies stay below this many nodes: a graph without calls fuses and folds better.
 _UNROLLED_NODES = 512
-_MOST_AHEAD = 1 << 24  # rows that a run allocates before the first iteration
-_MOST_ROWS = (
-    1 << 24
-)  # of a scan output that is allocated ahead; a larger trip count means "until the condition ends it"
+_MOST_ROWS = 1 << 24  # of a scan output that are allocated before the first iteration
 
 
 @converter("Loop")
@@ -196,7 +193,8 @@ def _names(value: relax.Expr) -> frozenset[str]:
 def _row_count(node: Node, trips: Value | None, scanned: Sequence[relax.Expr]) -> Dim | relax.Expr | None:
     """Rows to allocate for scan outputs; None when no useful bound is known ahead.
 
-    A number that only a run knows must be one of rows that can be allocated: "no limit" is written as the largest.
+    A larger number means "until the condition ends it": of a constant, rows are appended; one that only a run knows
+    is refused then, since the program that allocates them is made by now.
     """
     number = _number(trips)
     if number is not None:
@@ -205,11 +203,9 @@ def _row_count(node: Node, trips: Value | None, scanned: Sequence[relax.Expr]) -
         return node.sizes.maximum(trips.array.reshape(-1)[0], 0)
     if trips is None or not scanned:
         return None
-    most = relax.const(np.array([_MOST_AHEAD], np.int64), "int64")
+    most = relax.const(np.array([_MOST_ROWS], np.int64), "int64")
     left = node.emit(relax.op.subtract(most, node.emit(relax.op.reshape(_trip_count(node), (1,)))))
-    left = not_negative(
-        node.graph.builder, left, f"more than {_MOST_AHEAD} iterations for {node.op} ({node.name[:80]})"
-    )
+    left = not_negative(node.graph.builder, left, f"more than {_MOST_ROWS} iterations for {node.op} ({node.name[:80]})")
     return node.emit(relax.op.reshape(node.emit(relax.op.subtract(most, left)), ()))
 
 

@@ -9,8 +9,8 @@ from tvm import relax, te, tirx
 from ...relay_ops.operator import clamped
 from ..meaning.broadcast import same_sizes
 from ..meaning.grid_sampling import grid_sampling
-from ..meaning.pointwise import const_like
 from ..meaning.region_pooling import Bins, region_pooling
+from ..meaning.scalar import round_half_away
 from ..meaning.sizes import Dim, prim
 from ._node import Node
 from ._registry import converter
@@ -80,13 +80,6 @@ def _roi_align(node: Node, half_pixel: bool) -> relax.Expr:
     return region_pooling(node, node.x(0), node.x(1), node.x(2), bins)
 
 
-def _half_away(x: tirx.PrimExpr) -> tirx.PrimExpr:
-    """The nearest integer, and of two the farther from 0, as C's `round`."""
-    half, size = const_like(0.5, x), tirx.abs(x)
-    nearest = te.floor(size) + tirx.Select(size - te.floor(size) >= half, const_like(1, x), const_like(0, x))
-    return tirx.Select(x < const_like(0, x), -nearest, nearest)
-
-
 @converter("MaxRoiPool")
 def max_roi_pool(node: Node) -> relax.Expr:
     """The largest element in the bins of each region [batch, x1, y1, x2, y2]; empty bins give zero."""
@@ -102,8 +95,8 @@ def max_roi_pool(node: Node) -> relax.Expr:
         iy, ix = te.reduce_axis((0, sizes[0]), "iy"), te.reduce_axis((0, sizes[1]), "ix")
 
         def bounds(r, bin_, axis):
-            start = _half_away(rois[r, 2 - axis] * tirx.const(scale, dtype))
-            end = _half_away(rois[r, 4 - axis] * tirx.const(scale, dtype))
+            start = round_half_away(rois[r, 2 - axis] * tirx.const(scale, dtype))
+            end = round_half_away(rois[r, 4 - axis] * tirx.const(scale, dtype))
             size = tirx.max(end - start + tirx.const(1, dtype), tirx.const(1, dtype)) / tirx.const(pooled[axis], dtype)
             low = te.floor(bin_.astype(dtype) * size) + start
             high = te.ceil((bin_ + 1).astype(dtype) * size) + start

@@ -161,13 +161,12 @@ def squared_difference(node: Node) -> Result:
 
 @writes("FLOOR_DIV")
 def floor_div(node: Node) -> Result:
-    """Rounded down; integers from their remainder, which has the sign of the divisor."""
+    """Rounded down, floats behind a division in float64; integers from their remainder, of the divisor's sign."""
     x, y = node.x(0), node.x(1)
     if node.output().dtype.startswith("float"):
-        rest, moved = _remainder(node, x, y)
-        quotient = node.emit("Div", node.emit("Sub", x, rest), y)  # of whole numbers, but for its rounding
-        less = node.emit("Sub", quotient, node.const(1.0, np.dtype(node.output().dtype)))
-        return Result(node.emit("Round", node.emit("Where", moved, less, quotient)))
+        wide = [node.emit("Cast", value, to=onnx_type("float64")) for value in (x, y)]
+        whole = node.emit("Floor", node.emit("Div", *wide))
+        return Result(node.emit("Cast", whole, to=onnx_type(node.output().dtype)))
     return Result(node.emit("Div", node.emit("Sub", x, node.emit("Mod", x, y)), y))
 
 
@@ -177,28 +176,20 @@ def floor_mod(node: Node) -> Result:
     x, y = node.x(0), node.x(1)
     if not node.output().dtype.startswith("float"):
         return Result(node.emit("Mod", x, y))
-    rest, moved = _remainder(node, x, y)
-    return Result(node.emit("Where", moved, node.emit("Add", rest, y), rest))
-
-
-def _remainder(node: Node, x: str, y: str) -> tuple[str, str]:
-    """The remainder of a division of floats towards zero, and whether its sign is not the divisor's."""
-    zero = node.const(0.0, np.dtype(node.output().dtype))
-    rest = node.emit("Mod", x, y, fmod=1)
+    zero, rest = node.const(0.0, np.dtype(node.output().dtype)), node.emit("Mod", x, y, fmod=1)
     differ = node.emit("Xor", node.emit("Less", rest, zero), node.emit("Less", y, zero))
-    return rest, node.emit("And", differ, node.emit("Not", node.emit("Equal", rest, zero)))
+    moved = node.emit("And", differ, node.emit("Not", node.emit("Equal", rest, zero)))
+    return Result(node.emit("Where", moved, node.emit("Add", rest, y), rest))
 
 
 @writes("ATAN2")
 def atan2(node: Node) -> Result:
-    """The angle of (x, y): arctan(y / x), a half turn away where x < 0, a quarter where x = 0."""
-    far = node.const(float(np.finfo(np.float32).max), np.float32)  # of two infinities no quotient is known
-    near = [node.emit("Max", node.emit("Min", node.x(i), far), node.emit("Neg", far)) for i in (0, 1)]
-    y, x = near
+    """The angle of (x, y): arctan(y / x), a half turn away where x < 0, a quarter where x = 0; -0 is below 0."""
+    far = node.const(float(np.finfo(np.float32).max), np.float32)  # for infinity, two of which have no quotient
+    y, x = (node.emit("Max", node.emit("Min", node.x(i), far), node.emit("Neg", far)) for i in (0, 1))
     zero, pi = node.const(0.0, np.float32), node.const(math.pi, np.float32)
     half = node.const(math.pi / 2, np.float32)
-    # -0 is below, which only its reciprocal shows.
-    reciprocal = node.emit("Reciprocal", y)
+    reciprocal = node.emit("Reciprocal", y)  # which alone shows the sign of 0
     below = node.emit("Or", node.emit("Less", y, zero), node.emit("Less", reciprocal, zero))
     level = node.emit("Equal", x, zero)
     divisor = node.emit("Where", level, node.const(1.0, np.float32), x)

@@ -48,7 +48,7 @@ def numbers_of(args: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:
 
 def kind_of_number(value: object) -> object:
     """What tells a number from others: 0.0 is not -0.0, and one NaN is as good as another."""
-    return (type(value), repr(value) if isinstance(value, float | complex) else value)
+    return (type(value), repr(value) if isinstance(value, (float, complex)) else value)
 
 
 def _is_number(node: fx.Node) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 _WHOLE = 1 << 18  # bytes of a graph's smallest weights that are compared at every call: 10 us
+_OF_EACH = 1 << 13  # bytes that take as long to compare as to begin with a weight
 _SAMPLES = 4  # words of each other weight that are compared
 _WORD = 8  # bytes
 
@@ -73,9 +74,9 @@ def _span(tensor: torch.Tensor) -> tuple[int, int] | None:
 
 
 def _small(spans: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """The smallest spans, of `_WHOLE` bytes together, and the others."""
+    """The smallest spans, which take no longer than one of `_WHOLE` bytes together, and the others."""
     ordered = sorted(spans, key=lambda span: span[1])
-    count = sum(total <= _WHOLE for total in accumulate(size for _, size in ordered))
+    count = sum(total <= _WHOLE for total in accumulate(_OF_EACH + size for _, size in ordered))
     return ordered[:count], ordered[count:]
 
 

@@ -2,7 +2,7 @@
 
 Tasks have elements of their own that lie side by side, so that no two write to one line of memory and vectors do them.
 Places: negative ones count from the end. What lies outside is dropped: no kernel writes foreign memory.
-Sums and products of numbers of 16 bits are made in float32 and rounded once.
+Sums and products of numbers of 16 bits, those of `COMBINED`, are made in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ...extremes import maximum, minimum
 
 Combine = Callable[[ir.Expr, ir.Expr], ir.Expr]
 Nest = Callable[[Sequence[Any], Sequence[Any]], ir.Expr]
-_ROUNDS: dict[str, Combine] = {"add": lambda old, new: old + new, "mul": lambda old, new: old * new}
+_ACCUMULATING: dict[str, Combine] = {"add": lambda old, new: old + new, "mul": lambda old, new: old * new}
 COMBINED: dict[str, Combine] = {
     "update": lambda old, new: new,
-    **_ROUNDS,
+    **_ACCUMULATING,
     "max": maximum,
     "min": minimum,
 }
@@ -53,7 +53,7 @@ def _written_in(dtype: str, nest: Nest, *args: te.Tensor) -> te.Tensor:
 def _combined(combine: Combine, nest: Nest, *args: te.Tensor) -> te.Tensor:
     """`written` of a nest that combines elements by `combine`."""
     dtype = str(args[0].dtype)
-    if combine in _ROUNDS.values() and dtype in _HALVES:
+    if combine in _ACCUMULATING.values() and dtype in _HALVES:
         return topi.cast(_written_in("float32", nest, *args), dtype)
     return written(nest, *args)
 

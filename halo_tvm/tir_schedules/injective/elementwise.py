@@ -9,8 +9,9 @@ Before -> after
     a concatenation, padding                   ->   a loop for each part of the last axis (`_seams`)
     y[i, j] = f(x[j, i])                       ->   tiles of `tile` x `tile`, so that cache lines are used whole;
                                                     32-bit elements turned in registers (`_tiles`), or the values
-                                                    made of several of them (`_turned_values`); rows of up to
-                                                    four elements are read in order and shuffled, as all else
+                                                    made of several of them (`_turned_values`); operands whose
+                                                    neighbours are at most four elements apart are not tiled:
+                                                    `loads_in_order` shuffles them
 Declines
     see `_injective`: reductions; blocks with a predicate or several stores; scatters; what grows too large when inlined
 """

@@ -11,7 +11,7 @@ Numerics
     x / s becomes x * (1 / s) for a scalar s of the row: infinite where s is below 2**-128 in size (subnormal)
 Declines
     see `rows_of`: no reduction; loops that differ; several reduced axes; a reduced axis that is not
-    the operand's last; reductions of several values (argmax); a stage that reads another row
+    the operand's last; reductions of several values (argmax); a stage that reads another row;
     one reduction of a few elements: rule `search` has rows side by side in a vector's lanes
 """
 
@@ -71,7 +71,7 @@ class RowReduction(Rule[RowDecision]):
         rows = rows_of(func)
         of_depth = [stage for stage in rows.stages if stage.depth is not None]
         if len(of_depth) == 1 and 1 < (constant(rows.depth) or 0) <= _FEW:
-            raise Declined(f"one reduction of {rows.depth} elements: rows are better side by side")
+            raise Declined(f"one reduction of {constant(rows.depth)} elements: rows are better side by side")
         # A launch costs 0.75 us, about 8000 elements of these cheap loops. Four vectors hide the latency of an
         # addition; eight runs per core balance rows well enough and cost nothing.
         return RowDecision(lanes=target.lanes_f32, unroll=4, tasks=8 * target.cores, serial_below=8192)

@@ -18,7 +18,7 @@ from ...meaning.comparison import COMPARISONS
 from ...meaning.constant import Constant
 from ...meaning.pointwise import Scalar, const, const_like, dtype_of, in_float32, pointwise
 from ...meaning.power import power_of_integers
-from ...meaning.unary import unary
+from ...meaning.unary import negative, unary
 from .._primitive import Primitive
 from .._registry import Converter, converter
 from .._values import Spread, Value
@@ -133,10 +133,7 @@ def _bias_before_split(c: Primitive, x: int, other: int) -> relax.Expr | None:
 def negate_or_size(c: Primitive) -> Value:
     if c.op == "abs" and c.dtype.startswith(("uint", "bool")):
         return c.values[0]
-    if c.op == "neg" and "uint" in c.dtype:  # TVM multiplies by -1, which they do not have, and takes 0 - x for 0
-        inverted = c.emit(relax.op.bitwise_not(c.operand(0)))
-        return c.spread(c.emit(relax.op.add(inverted, c.scalar(1, c.dtype))), c.shape)
-    return joined(c, relax.op.negative if c.op == "neg" else relax.op.abs, [0])
+    return c.spread(negative(c, c.operand(0)), c.shape) if c.op == "neg" else joined(c, relax.op.abs, [0])
 
 
 @converter("square")
@@ -228,13 +225,7 @@ def round_(c: Primitive) -> Value:
     """To the nearest integer; halves to the even one, or away from 0."""
     if c.params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN:
         return c.spread(unary(c, "round", c.operand(0)), c.shape)
-
-    def away(x: Scalar) -> Scalar:
-        whole = tirx.trunc(x)
-        beyond = tirx.Select(tirx.abs(x - whole) >= const_like(0.5, x), scalar.sign(x), const_like(0, x))
-        return whole + beyond
-
-    return elements(c, in_float32(away), [0])
+    return elements(c, in_float32(scalar.round_half_away), [0])
 
 
 @converter("erfc")
@@ -242,13 +233,13 @@ def erfc(c: Primitive) -> Value:
     """Of large numbers to its own last digits, where 1 - erf(x) is 0."""
     x = c.operand(0)
     out = pointwise(c, in_float32(special.erfc), x)
-    c.walker.complements[out] = x
+    c.walker.erfc_operands[out] = x
     return c.spread(out, c.shape)
 
 
 def _gelu_step(c: Primitive, value: int, other: int) -> Value | None:
     """A multiple of x times erfc of one, by 1 - erf, by which lifts know GELU: what is lost is small beside x."""
-    inner = c.walker.complements.get(c.operand(value))
+    inner = c.walker.erfc_operands.get(c.operand(value))
     factor = c.operand(other)
     if inner is None or not _multiplied(c, inner).same_as(_multiplied(c, factor)):
         return None

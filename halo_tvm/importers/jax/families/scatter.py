@@ -9,8 +9,7 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from ....extremes import maximum, minimum
-from ....relay_ops.parts.in_order import element_count, flat_place, places_of, rows_written
+from ....relay_ops.parts.in_order import COMBINED, element_count, flat_place, places_of, rows_written
 from ...meaning.pointwise import Scalar
 from ...meaning.sizes import prim
 from ...meaning.writing import write
@@ -20,12 +19,12 @@ from .._values import Value
 from .indexing import inside
 
 _JOINED: dict[str, Callable[[Scalar, Scalar], Scalar]] = {
-    "scatter": lambda old, new: new,
-    "scatter_add": lambda old, new: old + new,
+    "scatter": COMBINED["update"],
+    "scatter_add": COMBINED["add"],
     "scatter_sub": lambda old, new: old - new,
-    "scatter_mul": lambda old, new: old * new,
-    "scatter_max": maximum,
-    "scatter_min": minimum,
+    "scatter_mul": COMBINED["mul"],
+    "scatter_max": COMBINED["max"],
+    "scatter_min": COMBINED["min"],
 }
 
 

@@ -13,7 +13,7 @@ from ...meaning.builder import expr_dtype
 from ...meaning.comparison import COMPARISONS
 from ...meaning.pointwise import HALVES, Scalar, const_like, in_float32, pointwise, widened
 from ...meaning.power import power_of_integers
-from ...meaning.unary import FUNCTIONS, unary
+from ...meaning.unary import FUNCTIONS, negative, unary
 from .._call import Call, Number, constant, dtype_name
 from .._registry import converter
 
@@ -97,11 +97,8 @@ _register()
 
 
 @converter("neg.default")
-def negative(c: Call) -> relax.Expr:
-    x = c.tensor("self", c.dtype)
-    if c.dtype.startswith("uint"):  # TVM has no negative of these; they wrap around
-        return c.emit(relax.op.subtract(constant(0, c.dtype), x))
-    return c.emit(relax.op.negative(x))
+def negate(c: Call) -> relax.Expr:
+    return negative(c, c.tensor("self", c.dtype))
 
 
 @converter("add.Tensor", "add.Scalar")
