@@ -31,6 +31,7 @@ from .level_of_products import precision_of_products
 from .params import ParamTable
 from .phase_reports import Reports
 from .phases import build_alone, lower, schedule
+from .records.home import check_named_log
 from .runtime.host import resolve_threads
 from .runtime.inputs import bind_inputs
 from .runtime.runner import LoopThreads
@@ -102,8 +103,8 @@ def compile_in_process(
     `threads` defaults to HALO_TVM_NUM_THREADS, then to one for each core the calling thread may use; `level` is the opt
     level; `options` are others of `CompileConfig`: `precision`, `log`, `records`. Raises as `compile_model` does.
     """
-    count = resolve_threads(threads, usable_cpus())
-    config = CompileConfig(model=imported.name, threads=count, opt_level=str(level), **options)
+    config = config_of(imported.name, threads=threads, level=level, **options)
+    assert config.threads is not None, "which `config_of` decides"
     products = precision_of_products(imported) if config.precision is None else None
     compilation = Compilation.of(config, products=products)
     mod, reports = lower(imported, compilation)
@@ -112,7 +113,14 @@ def compile_in_process(
         library = Path(folder) / "main.so"
         build_alone(mod, compilation, imported, library)
         spec, reports = function_spec(imported, mod), replace(reports, schedule=scheduled)
-        return Program(spec, library, imported.params, count, reports)
+        return Program(spec, library, imported.params, config.threads, reports)
+
+
+def config_of(name: str, *, threads: int | None = None, level: int = 3, **options: Any) -> CompileConfig:
+    """The options of `compile_in_process` as those of `compile`; `UsageError` for a value that it refuses."""
+    config = CompileConfig(model=name, threads=threads, opt_level=str(level), **options)
+    check_named_log(config.log)
+    return replace(config, threads=resolve_threads(config.threads, usable_cpus()))
 
 
 _POOLS: dict[tuple[int, int], LoopThreads] = {}  # by process, since a fork has none of its parent's threads

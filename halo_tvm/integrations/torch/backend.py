@@ -10,11 +10,8 @@ import torch
 import torch._dynamo
 from torch import fx
 
-from ...config import CompileConfig
 from ...errors import HaloError, UsageError
-from ...records.home import check_named_log
-from ...runtime.host import resolve_threads
-from ...targets import usable_cpus
+from ...in_process import config_of
 from .gradients import CompiledForward
 from .numbers import kind_of_number, numbers_of, with_numbers
 from .outputs import Outputs
@@ -56,18 +53,11 @@ def compile_backend(
     unknown = sorted(set(options or {}) - set(OPTIONS))
     if unknown:
         raise UsageError(f"expected the options {', '.join(OPTIONS)}, found {unknown[0]!r}: leave it out")
-    _check_values(**(options or {}))
+    config_of("graph", **(options or {}))  # a wrong value is an error, not a graph that is left to torch
     operators = sum(node.op in ("call_function", "call_method", "call_module") for node in graph.graph.nodes)
     made = _Graph(graph, opened(operators), dict(options or {}))
     run: Callable[..., object] = torch._dynamo.disable(made)  # else torch looks at every Python call of ours, too
     return run
-
-
-def _check_values(level: object = 3, threads: int | None = None, log: str | None = None, **others: Any) -> None:
-    """`UsageError` for a value that `halo-tvm compile` refuses, before a graph is left to torch because of it."""
-    CompileConfig(model="graph", opt_level=str(level), threads=threads, log=log, **others)
-    resolve_threads(threads, usable_cpus())
-    check_named_log(log)
 
 
 class _Graph:
