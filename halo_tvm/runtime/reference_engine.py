@@ -19,13 +19,13 @@ _ENGINES = {
 
 
 def engine_name(source: Mapping[str, object], engine: object | None) -> str:
-    """The name of `engine`, which evaluates a model of this source; None is NumPy."""
+    """The name of `engine`, which evaluates a model of this source: its importer says it where there are several.
+
+    None is NumPy.
+    """
     if engine is None:
         return NUMPY
-    # Of a TFLite file that LiteRT cannot run as it stands, onnxruntime runs the graph that was written for it.
-    if source.get("kind") == "tflite" and not getattr(engine, "__module__", "").endswith("tflite._engine"):
-        return _ENGINES["onnx"]
-    return _ENGINES.get(str(source.get("kind")), "the source's engine")
+    return str(source.get("engine") or _ENGINES.get(str(source.get("kind")), "the source's engine"))
 
 
 def with_engine(manifest: Manifest, engine: object | None) -> dict[str, object]:

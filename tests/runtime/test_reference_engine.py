@@ -11,13 +11,6 @@ from halo_tvm.artifact import read_manifest
 from halo_tvm.runtime.reference_engine import NUMPY, engine_name, engine_of, with_engine
 
 
-def of_litert(inputs: object) -> object:
-    return inputs
-
-
-of_litert.__module__ = "halo_tvm.importers.tflite._engine"
-
-
 @pytest.mark.parametrize(
     ("kind", "engine", "name"),
     [
@@ -27,13 +20,15 @@ of_litert.__module__ = "halo_tvm.importers.tflite._engine"
         ("stablehlo", object(), "XLA"),
         ("keras", object(), "Keras"),
         ("tensorflow", object(), "TensorFlow"),
-        ("tflite", of_litert, "LiteRT"),
-        ("tflite", lambda inputs: inputs, "onnxruntime"),
         ("huggingface", None, NUMPY),
     ],
 )
 def test_engines_are_named(kind: str, engine: object, name: str) -> None:
     assert engine_name({"kind": kind}, engine) == name
+
+
+def test_an_importer_of_several_engines_names_its_own() -> None:
+    assert engine_name({"kind": "tflite", "engine": "LiteRT"}, object()) == "LiteRT"
 
 
 def test_an_artifact_says_it_or_its_source_does(threads_artifact: Path) -> None:

@@ -40,12 +40,12 @@ def import_tflite(
     part = {"part": signature} if signature else {}
     state = {"state": list(written.state)} if written.state else {}
     kept = {after(name): name for name in written.state}
-    engine, other = _references(path, chosen, written, imported.outputs)
+    engine, other, name = _references(path, chosen, written, imported.outputs)
     return replace(
         imported,
         inputs=tuple(replace(i, default="zeros") if i.name in written.state else i for i in imported.inputs),
         outputs=tuple(kept.get(name, name) for name in imported.outputs),
-        source={"kind": "tflite", "name": path.name, "sha256": sha256_of(path), **part, **state},
+        source={"kind": "tflite", "name": path.name, "sha256": sha256_of(path), **part, **state, "engine": name},
         engine=engine,
         other_engine=other,
         accepted_error=written.accepted_error or imported.accepted_error,
@@ -55,12 +55,12 @@ def import_tflite(
 
 def _references(
     path: Path, signature: Signature, written: Written, outputs: tuple[str, ...]
-) -> tuple[Engine | None, Engine | None]:
+) -> tuple[Engine | None, Engine | None, str]:
     """LiteRT where it is installed, which cannot be given what stands behind handles; else onnxruntime; else None.
 
     onnxruntime runs the graph that was written. None is NumPy on the operators that the graph becomes. The second is
     the same engine where it rounds at other places, of a file that rounds; LiteRT has none, and onnxruntime beside it
-    would take what is wrong in the written graph for rounding.
+    would take what is wrong in the written graph for rounding. The third is the name of the first.
     """
     from ._engine import engine
     from ._proto import after
@@ -68,14 +68,14 @@ def _references(
     given = set(written.state) == set(written.tensors) and (not written.tensors or signature.graph == 0)
     found = engine(path, signature, written.tensors, written.behind) if given else None
     if found is not None or written.beyond:
-        return found, None
+        return found, None, "LiteRT" if found is not None else ""
     rounds, kept = written.accepted_error is not None, {after(name): name for name in written.state}
     run = OnnxRuntime(written.proto.SerializeToString(), path.name, outputs, rounds)
 
     def named(run: Engine) -> Engine:
         return lambda inputs: {kept.get(name, name): value for name, value in run(inputs).items()}
 
-    return named(run), named(run.optimised()) if rounds else None
+    return named(run), named(run.optimised()) if rounds else None, "onnxruntime"
 
 
 def _signature(model: Model, wanted: str, file: str) -> Signature:
