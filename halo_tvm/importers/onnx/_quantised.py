@@ -105,6 +105,8 @@ class QuantisedValues:
         source = self.of(node.inputs[0] if node.inputs else None)
         if source is None or not source.of_tensor or not isinstance(source.integers, Tensor):
             return None
+        if node.op == "MaxPool" and not (source.scale.array > 0).all():  # the largest integer is the smallest number
+            return None
         return _converted(node, [source.integers, *node.inputs[1:]], source, convert)
 
     def _on_one_grid(self, node: Node, convert: Callable[[Node], Sequence]) -> Quantised | None:
