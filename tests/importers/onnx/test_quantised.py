@@ -404,13 +404,14 @@ def test_the_reference_of_a_quantised_file_is_the_graph_as_it_is_written(op, exa
     assert kept == [{"exact": exact}]
 
 
-@pytest.mark.parametrize("scale", [0.1, -0.1])
-def test_the_largest_number_is_the_smallest_integer_of_a_negative_scale(scale: float) -> None:
-    held = {"scale": np.float32(scale), "zero": np.uint8(7)}
+def test_the_largest_number_is_the_smallest_integer_of_a_negative_scale() -> None:
+    held = {"scale": np.float32(-0.1), "zero": np.uint8(7), "ws": np.float32(0.02), "wz": np.int8(0)}
+    held["w"] = rng(6).integers(-9, 9, (4, 3, 1, 1), np.int8)
     steps: list[Step] = [
         ("DequantizeLinear", ["x", "scale", "zero"], ["numbers"], {}),
         ("MaxPool", ["numbers"], ["largest"], {"kernel_shape": [2, 2], "strides": [2, 2]}),
-        ("QuantizeLinear", ["largest", "scale", "zero"], ["y"], {}),
+        ("DequantizeLinear", ["w", "ws", "wz"], ["weight"], {}),
+        ("Conv", ["largest", "weight"], ["y"], {}),
     ]
-    model = model_of(steps, {"x": ("uint8", [1, 3, 6, 8])}, held, {"y": ("uint8", [1, 3, 3, 4])})
+    model = model_of(steps, {"x": ("uint8", [1, 3, 6, 8])}, held, {"y": ("float32", [1, 4, 3, 4])})
     compare(model, {"x": rng(5).integers(0, 256, (1, 3, 6, 8), np.uint8)})
