@@ -180,6 +180,26 @@ def test_what_is_refused(tmp_path: Path) -> None:
         import_model(str(tmp_path / "none.mlir"))
 
 
+@pytest.mark.parametrize("seen", ["abs", "floor"])
+def test_orders_of_what_is_made_of_elements_are_refused(tmp_path: Path, seen: str) -> None:
+    """Of whole numbers above 0 they are the order of the elements."""
+    path = tmp_path / "net.mlir"
+    path.write_text(f"""
+        func.func public @main(%x: tensor<5xf32>) -> tensor<5xf32> {{
+          %0 = "stablehlo.sort"(%x) <{{dimension = 0 : i64, is_stable = true}}> ({{
+          ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+            %1 = stablehlo.{seen} %a : tensor<f32>
+            %2 = stablehlo.{seen} %b : tensor<f32>
+            %3 = stablehlo.compare LT, %1, %2, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+            stablehlo.return %3 : tensor<i1>
+          }}) : (tensor<5xf32>) -> tensor<5xf32>
+          return %0 : tensor<5xf32>
+        }}
+    """)
+    with pytest.raises(UnsupportedModel, match="a comparator that is neither of the first operands ascending"):
+        read(path)
+
+
 def test_calls_of_lapack(tmp_path: Path) -> None:
     """What jax writes for a CPU, where operations of its own stand in a jaxpr."""
 

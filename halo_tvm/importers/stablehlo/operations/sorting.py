@@ -45,8 +45,15 @@ def _keys(o: Operation, dtypes: Sequence[Any]) -> int:
 
 
 def _drawn(rng: np.random.Generator, dtype: Any) -> NDArray[Any]:
-    """Few different values, so that equal ones meet. No NaN and no -0, whose places jax and the files agree on."""
-    return rng.integers(0, 2 if np.dtype(dtype).kind == "b" else 4, _PAIRS).astype(dtype)
+    """Few different values, so that equal ones meet: of both signs and no whole numbers where there are such.
+
+    No NaN and no -0, whose places jax and the files agree on.
+    """
+    kind = jnp.dtype(dtype).kind
+    if kind in "bu":
+        return rng.integers(0, 2 if kind == "b" else 6, _PAIRS).astype(dtype)
+    whole = rng.integers(-3, 4, _PAIRS)
+    return (whole if kind == "i" else whole / 2).astype(dtype)
 
 
 def _before(left: Sequence[NDArray[Any]], right: Sequence[NDArray[Any]]) -> NDArray[Any]:
