@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from children import children_of
 from test_tuner import is_running
 
 import halo_tvm
@@ -29,12 +30,6 @@ def halo_tvm_of(folder, *words):
         stderr=subprocess.STDOUT,
         text=True,
     )
-
-
-def children_of(pid):
-    """Of every thread: builders are started by those that wait for them."""
-    lists = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for one in lists for child in one.read_text().split()]
 
 
 def trials_in(folder):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import toy_rules
 import tvm
-from children import heeding_interrupts
+from children import children_of, heeding_interrupts
 from landscape import FakeLab
 
 from halo_tvm.config import TuneConfig
@@ -253,10 +253,6 @@ def test_a_tuner_that_is_ended(tmp_path, space, ending, after):
     assert report.usable >= improved and set(report.refused) <= {"torn"}
     result = tune(tmp_path)[0].run()
     assert result.measured
-
-
-def children_of(pid):
-    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def is_running(pid):
