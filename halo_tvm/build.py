@@ -20,12 +20,12 @@ from tvm.tirx.buffer import BufferType
 
 from . import any_address, argument_checks, exact_constants, launcher, loads_in_order
 from ._compat import code_versions, device_source
+from .artifact import UNBOUNDED
 from .code_generation import build_options, generating, objects_of
 from .cuda.launches import DynamicShared
 from .cuda.machine_code import export_with_machine_code
 from .dimensions import itemsize_of, size_of, tensor_bytes
 from .errors import EnvironmentProblem, UnsupportedModel
-from .imported import UNBOUNDED
 from .known_sizes import KnownSizes
 from .memory_plan import PlanActivations
 from .object_cache import ObjectCache

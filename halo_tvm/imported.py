@@ -14,8 +14,6 @@ from .artifact import RANDOM_STATE, Condition
 from .errors import UnsupportedModel
 from .params import ParamTable, Shared
 
-# High of a symbolic dimension that neither the file nor the user bounded: accepted, and planned for at run time.
-UNBOUNDED = (1 << 29) - 1
 Engine = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]  # inputs -> outputs by name
 
 

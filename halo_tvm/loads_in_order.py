@@ -21,6 +21,9 @@ import tvm_ffi
 from tvm import ir, sym, tirx
 from tvm.ir import Expr
 
+from .tir_schedules.blocks import loads
+from .tir_schedules.code.lanes import constant
+
 _MOST_LOADS = 4  # of whole vectors for one: with more, shuffles cost what single lanes do
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod, tirx.Min, tirx.Max)
 
@@ -31,12 +34,12 @@ def loads_in_order(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
     vectors: dict[ir.Var, Expr] = {}
 
     def note(bind: tirx.Bind) -> None:
-        if _lanes(bind.value) > 1 and not _reads(bind.value):  # what is read may be written before the variable is used
+        if _lanes(bind.value) > 1 and not loads(bind.value):  # what is read may be written before the variable is used
             vectors[bind.var] = bind.value
 
     tvm_ffi.structural_walk(func.body, (tirx.Bind, note))
-    loads = _Loads(vectors)
-    return func.with_body(tvm_ffi.structural_map(func.body, ((ir.TensorLoad, loads.in_order),), order="post"))
+    shuffling = _Loads(vectors)
+    return func.with_body(tvm_ffi.structural_map(func.body, ((ir.TensorLoad, shuffling.in_order),), order="post"))
 
 
 class _Loads:
@@ -51,14 +54,14 @@ class _Loads:
         index = load.indices[-1]
         if isinstance(index, tirx.Broadcast) or (lanes := _lanes(index)) == 1 or len(load.indices) > 1:
             return load
-        if isinstance(index, tirx.Ramp) and _constant(index.stride) == 1 or str(load.ty.dtype).startswith("bool"):
+        if isinstance(index, tirx.Ramp) and constant(index.stride) == 1 or str(load.ty.dtype).startswith("bool"):
             return load
         first = self.lane(index, 0)
         if first is None:
             return load
         distances = [0]
         for at in range(1, lanes):
-            distance = _constant(self.analyzer.simplify(self.lane(index, at) - first))
+            distance = constant(self.analyzer.simplify(self.lane(index, at) - first))
             if distance is None or abs(distance) >= _MOST_LOADS * lanes:
                 return load
             distances.append(distance)
@@ -101,15 +104,5 @@ def _shuffled(load: ir.TensorLoad, first: Expr, distances: Sequence[int]) -> Exp
     return tirx.Shuffle(vectors, [tirx.IntImm("int32", place) for place in order])
 
 
-def _reads(value: Expr) -> bool:
-    found: list[ir.TensorLoad] = []
-    tvm_ffi.structural_walk(value, (ir.TensorLoad, found.append))
-    return bool(found)
-
-
 def _lanes(value: Expr) -> int:
     return int(value.ty.dtype.lanes) if isinstance(value.ty, ir.PrimType) else 1
-
-
-def _constant(value: Expr) -> int | None:
-    return int(value.value) if isinstance(value, tirx.IntImm) else None

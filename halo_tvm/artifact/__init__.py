@@ -7,7 +7,18 @@ the directory, `opened` verifies and reads it. Nothing here imports TVM, torch o
 """
 
 from .conditions import Condition, broken, names_of, sizes_that_hold
-from .manifest import ABI, RANDOM_STATE, FileEntry, FunctionSpec, Manifest, Room, TensorSpec, Variant, last_position
+from .manifest import (
+    ABI,
+    RANDOM_STATE,
+    UNBOUNDED,
+    FileEntry,
+    FunctionSpec,
+    Manifest,
+    Room,
+    TensorSpec,
+    Variant,
+    last_position,
+)
 from .opened import (
     MANIFEST_NAME,
     REFERENCE_NAME,
@@ -25,6 +36,7 @@ __all__ = [
     "ABI",
     "MANIFEST_NAME",
     "RANDOM_STATE",
+    "UNBOUNDED",
     "REFERENCE_NAME",
     "Condition",
     "FileEntry",

@@ -22,6 +22,8 @@ from ..errors import ArtifactCorrupt, EnvironmentProblem
 from .conditions import Condition, names_of
 
 ABI = 1
+# High of a symbolic dimension that neither the file nor the user bounded: accepted, and planned for at run time.
+UNBOUNDED = (1 << 29) - 1
 RANDOM_STATE = "random_state"  # state of a model that draws numbers, int64 [2]: the seed, the calls before
 MANIFEST_LIMIT_BYTES = 64 << 20
 RANK_LIMIT = 32

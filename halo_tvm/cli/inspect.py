@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..artifact import Manifest, TensorSpec, cost_of, read_manifest
+from ..artifact import UNBOUNDED, Manifest, TensorSpec, cost_of, read_manifest
 from ..config import InspectConfig
 from ..phase_reports import BuildReport, DeviceCode, LiftReport, OptimiseReport, Reports, ScheduleReport, read
 from ..report.table import number
@@ -14,7 +14,6 @@ from ._show import size, table
 
 CONFIG = InspectConfig
 SHOWN_ITEMS = 8  # of a list of reasons
-_UNBOUNDED = (1 << 29) - 1  # `imported.UNBOUNDED`; that module imports TVM, which takes seconds
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def _functions(manifest: Manifest) -> str:
 
 
 def _range(low: int, high: int) -> str:
-    return f"from {low}, without an upper bound" if high >= _UNBOUNDED else f"from {low} to {high}"
+    return f"from {low}, without an upper bound" if high >= UNBOUNDED else f"from {low} to {high}"
 
 
 def _tensor(spec: TensorSpec) -> str:

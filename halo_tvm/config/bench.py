@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from ..errors import UsageError
 from . import _texts
 from ._config import Config, option
+from ._fields import flag_of
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,13 @@ class BenchConfig(Config):
             count = getattr(self, name)
             if count < 1:
                 raise UsageError(f"{name} must be at least 1, but are {count}: give a positive number")
+        fields = {field.name: field for field in dataclasses.fields(self)}
         for name, least in (("n_prompt", 1), ("n_gen", 1), ("n_depth", 0), ("n_threads", 1)):
             for text in getattr(self, name):
                 if not text.isdecimal() or int(text) < least:
-                    flag = f"--{name.replace('_', '-')}"
-                    raise UsageError(f"{flag} must be a number from {least} on, but is {text!r}: correct it")
+                    raise UsageError(
+                        f"{flag_of(fields[name])} must be a number from {least} on, but is {text!r}: correct it"
+                    )
         if self.speaks and self.shape:
             raise UsageError(
                 "expected -p and -n without --shape, found both: they say how many tokens; leave one kind out"

@@ -65,21 +65,17 @@ class RunConfig(Config):
                 f"expected --function {self.function} without --prompt, --interactive and --audio, which call what a "
                 "language model needs: leave one out"
             )
-        for field in dataclasses.fields(self):
-            readers = _READ_BY.get(field.name)
-            if readers is None or getattr(self, field.name) == field.default:
-                continue
-            if not {*asks} & {*readers} and (asks or readers):
-                _refuse(flag_of(field), readers, asks)
+        fields = {field.name: field for field in dataclasses.fields(self)}
+        for name, readers in _READ_BY.items():
+            given = getattr(self, name) != fields[name].default
+            if given and not {*asks} & {*readers} and (asks or readers):
+                flag, read, asked = ([flag_of(fields[n]) for n in names] for names in ([name], readers, asks))
+                _refuse(flag[0], read, asked)
 
 
-def _refuse(flag: str, readers: tuple[str, ...], asks: list[str]) -> None:
-    """`UsageError` for an option that this run would not read."""
-    either = " or ".join(filter(None, (", ".join(map(_flag, readers[:-1])), *map(_flag, readers[-1:]))))
-    wanted = f"beside {either}" if readers else f"without {_flag(asks[0])}"
-    found = f"it beside {_flag(asks[0])}" if asks else "it alone"
+def _refuse(flag: str, readers: list[str], asks: list[str]) -> None:
+    """`UsageError` for an option that this run would not read; all are flags."""
+    either = " or ".join(filter(None, (", ".join(readers[:-1]), *readers[-1:])))
+    wanted = f"beside {either}" if readers else f"without {asks[0]}"
+    found = f"it beside {asks[0]}" if asks else "it alone"
     raise UsageError(f"expected {flag} {wanted}, found {found}: nothing would read it, leave it out")
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")

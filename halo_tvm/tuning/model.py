@@ -14,11 +14,12 @@ from typing import TextIO
 
 import tvm
 
+from ..artifact import UNBOUNDED
 from ..compilation import Compilation
 from ..config import TuneConfig, words_of
 from ..entry_points import MAIN, TOGETHER, functions_of
 from ..errors import NoValidTrial, UsageError
-from ..imported import UNBOUNDED, ImportedModel
+from ..imported import ImportedModel
 from ..importers import import_model
 from ..importers.shapes import load_examples
 from ..level_of_products import precision_of_products

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from hostile_places import changed, places
 
-from halo_tvm.artifact import Manifest, read_manifest
+from halo_tvm.artifact import UNBOUNDED, Manifest, read_manifest
 from halo_tvm.cli import main
 from halo_tvm.cli.inspect import describe
-from halo_tvm.imported import UNBOUNDED
 
 REPORTS = {
     "lift": {"operators": {"linear": 2}, "applied": {}, "rejected": [{"lift": "l", "node": "n", "reason": "why"}]},

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from halo_tvm.artifact import UNBOUNDED
 from halo_tvm.errors import EnvironmentProblem, HaloError, UnknownName, UnsupportedModel, UsageError
-from halo_tvm.imported import UNBOUNDED
 from halo_tvm.importers import import_model
 from halo_tvm.importers.shapes import parse_shape
 

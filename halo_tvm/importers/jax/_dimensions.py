@@ -10,8 +10,8 @@ import jax
 from jax import export
 from tvm import ir, tirx
 
+from ...artifact import UNBOUNDED
 from ...errors import UnsupportedModel
-from ...imported import UNBOUNDED
 from ..meaning.sizes import Dim, Sizes, prim
 
 _ARITHMETIC: dict[type, Callable[[Dim, Dim], Dim]] = {

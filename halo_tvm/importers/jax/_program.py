@@ -11,8 +11,9 @@ import numpy as np
 from jax import export, tree_util
 from tvm import relax, tirx
 
+from ...artifact import UNBOUNDED
 from ...errors import UnsupportedModel, UsageError
-from ...imported import UNBOUNDED, ImportedModel, InputSpec
+from ...imported import ImportedModel, InputSpec
 from ..meaning.builder import Refused
 from ..meaning.constant import Constant
 from ..meaning.sizes import prim

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...artifact import UNBOUNDED
 from ...errors import UsageError
-from ...imported import UNBOUNDED
 
 Bounds = tuple[tuple[int, int], ...]  # the smallest and largest size of each dimension of one input
 

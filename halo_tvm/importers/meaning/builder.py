@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeGuard
 
 from tvm import relax
 
@@ -85,7 +85,7 @@ def expr_dtype(expr: relax.Expr) -> str:
     return str(expr.ty.dtype)
 
 
-def is_tensor(value: object) -> bool:
+def is_tensor(value: object) -> TypeGuard[relax.Expr]:
     """Whether `value` is a tensor of the graph: sizes are expressions, too."""
     return isinstance(value, relax.Expr) and isinstance(value.ty, relax.TensorType)
 

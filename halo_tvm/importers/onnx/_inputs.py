@@ -11,8 +11,9 @@ import onnx
 from onnx import TensorProto, numpy_helper
 from tvm import relax, tirx
 
+from ...artifact import UNBOUNDED
 from ...errors import UnknownName, UnsupportedModel, UsageError
-from ...imported import UNBOUNDED, InputSpec
+from ...imported import InputSpec
 from ..meaning.constant import NARROW, Constant, dtype_name
 from ..shapes import usual_size
 from ._file import MOST_BYTES, MOST_DIMENSIONS

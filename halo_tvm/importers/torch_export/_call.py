@@ -11,7 +11,7 @@ import tvm
 from torch import fx
 from tvm import ir, relax
 
-from ..meaning.builder import Builder, Refused
+from ..meaning.builder import Builder, Refused, is_tensor
 from ..meaning.constant import Constant, numpy_dtype
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Call(Builder):
     def as_tensor(self, value: object, dtype: str | None) -> relax.Expr:
         if isinstance(value, Number):
             return constant(value, dtype or _natural(value))
-        if isinstance(value, relax.Expr) and isinstance(value.ty, relax.TensorType):
+        if is_tensor(value):
             return self.cast(value, dtype) if dtype else value
         # a size: the only number that only the run knows
         one = self.emit(relax.op.arange(value, value + 1, 1, "int64"))

@@ -18,7 +18,7 @@ from ...artifact import sizes_that_hold
 from ...errors import UnsupportedModel
 from ...imported import ImportedModel, InputSpec
 from ...params import ParamSource, ParamTable
-from ..meaning.builder import Refused
+from ..meaning.builder import Refused, is_tensor
 from ..meaning.random import drawing
 from ..shapes import usual_size
 from ._call import dtype_name, from_array, to_array
@@ -295,7 +295,7 @@ def _outputs(
         if isinstance(value, Pair):
             value = value.joined(translator.builder.emit)
             pairs.append(name)
-        if isinstance(value, relax.Expr) and isinstance(value.ty, relax.TensorType):
+        if is_tensor(value):
             outputs[name] = value
         else:
             left_out[name] = str(node.meta.get("val")) if isinstance(node, fx.Node) else repr(node)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...artifact import RANDOM_STATE, broken
-from ...imported import UNBOUNDED, ImportedModel
+from ...artifact import RANDOM_STATE, UNBOUNDED, broken
+from ...imported import ImportedModel
 from ...importers.torch_export import import_module
 from ...in_process import compile_in_process
 from .autocast import with_contexts

@@ -11,8 +11,9 @@ import tvm
 from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 from tvm import relax
 
+from halo_tvm.artifact import UNBOUNDED
 from halo_tvm.errors import UnknownName, UnsupportedModel, UsageError
-from halo_tvm.imported import UNBOUNDED, ImportedModel
+from halo_tvm.imported import ImportedModel
 from halo_tvm.importers.onnx import NeedsConstants, import_onnx
 from halo_tvm.importers.onnx._graph import GraphConverter
 from halo_tvm.in_process import compile_in_process
