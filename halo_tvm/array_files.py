@@ -1,4 +1,4 @@
-"""Arrays in .npy and .npz files that anyone may have written: plain ones, nothing is unpickled."""
+"""Arrays in .npy and .npz files: those that anyone may have written, of which nothing is unpickled, and our own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import struct
 import tokenize
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -29,6 +31,14 @@ UNREADABLE = (
     zlib.error,
     lzma.LZMAError,
 )
+
+
+class Writable(Protocol):
+    """A file that bytes are written to, in order."""
+
+    def write(self, data: bytes, /) -> object: ...
+
+    def flush(self) -> object: ...
 
 
 class Unreadable(ValueError):
@@ -71,6 +81,14 @@ def read_npz(file: Path | str) -> dict[str, np.ndarray]:
     if isinstance(found, np.ndarray):
         raise Unreadable("a single array without a name")
     return found
+
+
+def write_npz(file: Writable, arrays: Mapping[str, np.ndarray]) -> None:
+    """As numpy.savez, but under any names, and the same arrays always give the same bytes (no time stamps)."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:  # type: ignore[call-overload]
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
 
 
 def one_reason(error: BaseException) -> str:

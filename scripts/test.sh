@@ -21,6 +21,6 @@ if [ $# = 0 ]; then
     # Each process spins threads of its own: more of them than two only wait for each other.
     if [ "$(nproc)" -ge 2 ]; then set -- -n 2 --dist worksteal; fi
 fi
-# CI has the time for the tests of the full models.
-if [ -n "${CI:-}" ]; then set -- --slow "$@"; fi
+# CI has the time for the tests of the full models, and says which take it.
+if [ -n "${CI:-}" ]; then set -- --slow --durations=60 "$@"; fi
 exec "$PYTHON" -m pytest -q "$@"

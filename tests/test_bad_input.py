@@ -13,6 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from halo_tvm.array_files import write_npz
 from halo_tvm.cli import main
 
 
@@ -96,6 +97,8 @@ def test_an_empty_directory_is_no_model(tmp_path: Path, capsys: pytest.CaptureFi
         (["bench", "nowhere.halo", "--seed", "-1"], 1, "seed must be at least 0"),
         (["validate", "nowhere.halo", "--seed", "-1"], 1, "seed must be at least 0"),
         (["tune", "--model", "mlp", "--log", "/dev/null/log"], 1, "a tuning log must be writable"),
+        (["tune", "--model", "mlp", "--log", ""], 1, "--log must name a file or a directory, but is empty"),
+        (["tune", "--model", "mlp", "--log", "/proc/log"], 1, "a tuning log must be writable"),
         (["bench", "nowhere.halo"], 1, "nowhere.halo"),
         (["run", "nowhere.halo"], 1, "nowhere.halo"),
         (["profile", "nowhere.halo"], 1, "nowhere.halo"),
@@ -184,9 +187,32 @@ def test_outputs_on_a_full_disk(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np, "savez", full)
+    monkeypatch.setattr("halo_tvm.array_files.write_npz", full)
     refused(capsys, ["run", str(artifact), "-o", str(tmp_path / "o.npz")], 1, "No space left on device", "o.npz")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_names_that_python_uses(tmp_path: Path) -> None:
+    """Inputs and outputs may have the names of parameters: of a method, or of numpy.savez."""
+    nodes = [
+        helper.make_node("Add", ["self", "file"], ["allow_pickle"]),
+        helper.make_node("Sub", ["self", "file"], ["name"]),
+    ]
+    inputs, outputs = (
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in names]
+        for names in (("self", "file"), ("allow_pickle", "name"))
+    )
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    compiled, results = str(tmp_path / "m.halo"), str(tmp_path / "o.npz")
+    assert main(["compile", "--model", str(tmp_path / "m.onnx"), "-o", compiled]) == 0
+    with (tmp_path / "i.npz").open("wb") as file:
+        write_npz(file, {"self": np.float32([1, 2])})
+    assert main(["run", compiled, "--input", str(tmp_path / "i.npz"), "-o", results]) == 0
+    with np.load(results) as found:
+        np.testing.assert_array_equal(found["allow_pickle"] + found["name"], [2, 4])
+    assert main(["bench", compiled, "--rounds", "1"]) == 0
 
 
 @pytest.mark.parametrize("engines", [[], ["--vs", "onnxruntime"]], ids=["alone", "with-a-peer"])

@@ -12,7 +12,6 @@ import os
 import secrets
 import shutil
 import sys
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from ..array_files import write_npz
 from ..errors import ArtifactCorrupt, EnvironmentProblem, UsageError
 from ..interrupts import raise_noted
 from ..whole_file import write_whole
@@ -144,7 +144,7 @@ def _write(
             write_params(out, params_headers, params)
     if reference is not None:
         with _hashed(directory, REFERENCE_NAME, files) as out:
-            _write_npz(out, reference)
+            write_npz(out, reference)
     manifest = replace(manifest, files=files)
     with _hashed(directory, MANIFEST_NAME, {}) as out:
         out.write(manifest.encode())
@@ -254,14 +254,6 @@ def _hashed(directory: Path, name: str, files: dict[str, FileEntry]) -> Iterator
         yield out
         _sync(raw)
     files[name] = FileEntry(out.digest.hexdigest(), out.size_bytes)
-
-
-def _write_npz(out: _HashingFile, arrays: Mapping[str, np.ndarray]) -> None:
-    """As numpy.savez, but the same arrays always give the same bytes (no time stamps)."""
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:  # type: ignore[call-overload]
-        for name, array in arrays.items():
-            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
 
 
 def _sync(file: BinaryIO) -> None:

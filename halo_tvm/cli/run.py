@@ -22,8 +22,7 @@ def run(config: RunConfig) -> int:
         from ._answers import answer
 
         return answer(config)
-    import numpy as np
-
+    from ..array_files import write_npz
     from ..runtime import load
 
     check_writable(config.output)
@@ -44,7 +43,7 @@ def run(config: RunConfig) -> int:
     if config.output:
         try:
             with replaced(Path(config.output)) as file:
-                np.savez(file, **outputs)
+                write_npz(file, outputs)
         except OSError as error:
             raise UsageError(
                 f"{config.output} must be writable, but {error.strerror or error}: name another file"

@@ -40,6 +40,9 @@ class Config:
                 object.__setattr__(self, field.name, _normal(field, getattr(self, field.name)))
         for field in dataclasses.fields(self):
             value, choices = getattr(self, field.name), field.metadata.get("choices")
+            if value == "" and field.metadata.get("metavar") in ("DIR", "FILE"):
+                flag = "--" + field.name.replace("_", "-")
+                raise UsageError(f"{flag} must name a file or a directory, but is empty: leave it out, or name one")
             for chosen in value if isinstance(value, tuple) else (value,):
                 if choices and chosen is not None and chosen not in choices:
                     name = field.name.removesuffix("s") if isinstance(value, tuple) else field.name

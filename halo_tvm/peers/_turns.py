@@ -16,7 +16,7 @@ from .load_meter import LoadMeter
 from .messages import without_folders
 from .order import in_turn
 from .protocol import PAUSE_S, LoadRequest, split_cases
-from .statistics import percentiles_ms, relative_l2
+from .statistics import differences, percentiles_ms, relative_l2
 
 TURN_MS = 250.0  # a turn is long enough that clock granularity and wake-up do not show
 LEAST_RUNS, MOST_RUNS = 3, 20  # one run alone says nothing of the engine: the median of three leaves a bad one out
@@ -138,7 +138,7 @@ def accuracy(
             output = found.get(case, {}).get(name)
             relative.append(float("inf") if output is None else relative_l2(output, value))
             same = output is not None and output.shape == value.shape
-            absolute.append(float(np.abs(output.astype(np.float64) - value).max(initial=0.0)) if same else float("inf"))
+            absolute.append(float(differences(output, value).max(initial=0.0)) if same else float("inf"))
     return Accuracy(len(expected), max(absolute), max(relative))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..array_files import write_npz
 from ..artifact import FunctionSpec, read_manifest, read_reference
 from ..config import BenchConfig, parse_sizes
 from ..errors import HaloError, MissingPackage, PeerFailed, UnknownName, UnsupportedModel, UsageError
@@ -59,7 +60,8 @@ def benchmark(config: BenchConfig) -> BenchResult:
     inputs = timed_inputs(spec, config.shape, config.seed, typical_sizes(manifest))
     with tempfile.TemporaryDirectory(prefix="halo-bench-") as folder:
         directory = Path(folder)
-        np.savez(directory / "inputs.npz", **inputs)
+        with (directory / "inputs.npz").open("wb") as file:
+            write_npz(file, inputs)  # np.savez has parameters of its own, and names of inputs are any
         kept = Path(config.cache) / cache_key(manifest.source) if config.cache and engines else directory
         known = Known(kept)
         ours = LoadRequest(config.artifact, threads, str(directory / "inputs.npz"))

@@ -9,6 +9,7 @@ import numpy as np
 from ..report.schema import Comparison, Interval
 
 RESAMPLES = 4000
+LEAST_ROUNDS = 6  # of fewer even a unanimous outcome is chance in more than 5 % of all cases, 2 * 0.5 ** 5
 
 
 def percentiles_ms(samples: Sequence[float]) -> tuple[float, float, float]:
@@ -28,9 +29,12 @@ def paired_interval(ours: Sequence[float], peer: Sequence[float], confidence: fl
 
 
 def compare(peer_name: str, ours: Sequence[float], peer: Sequence[float]) -> Comparison:
-    """How much longer the peer takes; a verdict only where the 95 % interval leaves 1 out."""
+    """How much longer the peer takes; a verdict only of enough rounds, where the 95 % interval leaves 1 out."""
     wide = paired_interval(ours, peer, 0.95)
-    verdict = "faster" if wide.low > 1 else "slower" if wide.high < 1 else "equal within noise"
+    if len(ours) < LEAST_ROUNDS:
+        verdict = "too few rounds to tell"
+    else:
+        verdict = "faster" if wide.low > 1 else "slower" if wide.high < 1 else "equal within noise"
     return Comparison(
         peer=peer_name,
         ratio_of_medians=float(np.median(peer) / np.median(ours)),
@@ -41,10 +45,18 @@ def compare(peer_name: str, ours: Sequence[float], peer: Sequence[float]) -> Com
 
 
 def relative_l2(output: np.ndarray, expected: np.ndarray) -> float:
-    """|output - expected| / |expected| in float64; infinite where shapes differ or a value is not finite."""
+    """|output - expected| / |expected| in float64, of finite values; infinite where shapes or other values differ."""
     if output.shape != expected.shape:
         return float("inf")
-    difference = output.astype(np.float64) - expected
-    norm = float(np.linalg.norm(expected))
-    error = float(np.linalg.norm(difference)) / (norm or 1.0)
-    return error if np.isfinite(error) else float("inf")
+    norm = float(np.linalg.norm(np.where(np.isfinite(expected), expected, 0).astype(np.float64)))
+    return float(np.linalg.norm(differences(output, expected))) / (norm or 1.0)
+
+
+def differences(output: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """|output - expected| in float64 of arrays of one shape; 0 where both are the same infinity, or both NaN."""
+    found, wanted = output.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(found) & np.isfinite(wanted)
+    same = (found == wanted) | np.isnan(found) & np.isnan(wanted)
+    return np.where(
+        finite, np.abs(np.where(finite, found, 0) - np.where(finite, wanted, 0)), np.where(same, 0.0, np.inf)
+    )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ..errors import UsageError
-from .record import IMPROVED, BadLine, Record, measured_again, parse_line
+from .record import DECIDING, BadLine, Record, parse_line, standing
 from .store import FILE, Line, replace_file
 from .verify import examined
 
@@ -16,22 +16,24 @@ _Key = tuple[str, str, int]  # workload, rule, cores: look-up tells those apart
 
 @dataclass(frozen=True)
 class Exported:
-    """What became of one target's winners: new, better than what was there, not better."""
+    """What became of one target's winners: new, better than what was there, not better, withdrawn since."""
 
     key: str
     new: int
     better: int
     kept: int
+    withdrawn: int
 
     def to_plain(self) -> dict[str, object]:
-        return {"key": self.key, "new": self.new, "better": self.better, "kept": self.kept}
+        return asdict(self)
 
 
 def export(files: Sequence[Path], directory: Path) -> tuple[list[Exported], list[str]]:
     """Write the winners in `files` to `directory/<target key>/records.jsonl`, each where it beats what is there.
 
     A winner is the record of the latest version of its rule with the largest lower bound, one for each number of
-    cores; of the measurements of one decision on one machine only the latest counts.
+    cores; of the measurements of one decision on one machine only the latest counts. What was withdrawn since goes from
+    `directory`, too.
     Also returns why lines of `files` were left out, by file and line. `UsageError` when a file cannot be
     read, when no line is a record, and when `directory` has lines that do not verify: they would be lost.
     """
@@ -46,7 +48,7 @@ def export(files: Sequence[Path], directory: Path) -> tuple[list[Exported], list
                 left_out.append(f"{path}:{line.number}: misplaced: measured for {record.target.get('key')}")
             else:
                 whole += 1
-                if record.outcome == IMPROVED:
+                if record.outcome in DECIDING:
                     found.setdefault(path.parent.name, {}).setdefault(_key(record), []).append(record)
     if left_out and not whole:
         raise UsageError(
@@ -57,7 +59,7 @@ def export(files: Sequence[Path], directory: Path) -> tuple[list[Exported], list
 
 
 def _write(path: Path, found: dict[_Key, list[Record]]) -> Exported:
-    counts = {"new": 0, "better": 0, "kept": 0}
+    counts = {"new": 0, "better": 0, "kept": 0, "withdrawn": 0}
 
     def change(lines: list[Line]) -> bytes:
         there: dict[_Key, list[Record]] = {}
@@ -69,8 +71,10 @@ def _write(path: Path, found: dict[_Key, list[Record]]) -> Exported:
         written = []
         for key in sorted(there.keys() | found.keys()):
             old, new = there.get(key, []), found.get(key, [])
-            before = _best(old) if old else None
-            best = _best([*old, *new])
+            before, best = _best(old), _best([*old, *new])
+            if best is None:
+                counts["withdrawn"] += 1
+                continue
             if before is not None and _anonymous(best) == _anonymous(before):
                 best = before
             if new:
@@ -92,10 +96,9 @@ def _existing(path: Path, line: Line) -> Record:
         ) from bad
 
 
-def _best(records: Sequence[Record]) -> Record:
-    """The winner among `records`; those without a timestamp were exported before, and are the oldest."""
-    latest = {measured_again(r): r for r in sorted(records, key=lambda r: r.timestamp)}
-    return max(latest.values(), key=_rank)
+def _best(records: Sequence[Record]) -> Record | None:
+    """The winner among `records`, if one stands; those without a timestamp were exported before, and are the oldest."""
+    return max(standing(records), key=_rank, default=None)
 
 
 def _anonymous(record: Record) -> Record:

@@ -40,10 +40,15 @@ def check_writable_log(directory: Path) -> None:
     """`UsageError` before hours of tuning when their records could not be written into `directory`."""
     existing = next(parent for parent in (directory.absolute(), *directory.absolute().parents) if parent.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise UsageError(
-            f"a tuning log must be writable, but {str(existing)!r} is not: "
-            "choose another directory with --log, or set HALO_TVM_HOME"
-        )
+        raise unwritable_log(existing, "it is no directory that may be written to")
+
+
+def unwritable_log(place: Path, why: str) -> UsageError:
+    """What to raise where a file of a tuning log cannot be written."""
+    return UsageError(
+        f"a tuning log must be writable, but {str(place)!r} is not ({why}): make room there, choose another directory "
+        "with --log, or set HALO_TVM_HOME"
+    )
 
 
 def check_named_log(directory: str | Path | None) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .index import Index
-from .record import IMPROVED, Fingerprint, Record, measured_again, unlikeness
+from .record import DECIDING, IMPROVED, WITHDRAWN, Fingerprint, Record, measured_again, unlikeness
 from .store import FILE, TRIALS, append
 
 
@@ -90,12 +90,12 @@ class TuningLog:
 
         The first directory that has a usable record decides. Within it, those measured with the target's cores
         and caches come first, then those with its cores; of the measurements of one decision on one
-        machine only the latest counts; then the largest lower bound of the speed-up decides, then the latest.
+        machine only the latest counts, and none once it was withdrawn, in whatever directory; then the largest
+        lower bound of the speed-up decides, then the latest.
         """
-        self._examine(workload)
         key = (workload, rule)
+        current = self.standing(workload, rule, version)
         known = self._records.get(key, ())
-        current = [r for r in known if r.rule_version == version]
         if len(current) < len(known):
             self._other_version[key] = len(known) - len(current)
         if not current:
@@ -103,6 +103,11 @@ class TuningLog:
             return None
         self._hits += 1
         return current[0]
+
+    def standing(self, workload: str, rule: str, version: int) -> list[Record]:
+        """The records that look-up chooses from, the one that it takes first."""
+        self._examine(workload)
+        return [r for r in self._records.get((workload, rule), ()) if r.rule_version == version]
 
     def hints(self, workload: str, rule: str, version: int) -> list[Record]:
         """Records worth measuring again for this workload: the usable ones, then those that are only hints."""
@@ -163,6 +168,7 @@ class TuningLog:
         # Stable sorts, the last criterion first; files were indexed in look-up order.
         found.sort(key=lambda entry: entry[1].timestamp)
         found.reverse()
+        found = _without_withdrawn(found)
         seen: set[tuple[int, str]] = set()
         older: set[int] = set()
         for file, record in found:
@@ -188,17 +194,30 @@ class TuningLog:
 def commit(directory: str | Path, target: Fingerprint, records: Iterable[Record]) -> Path:
     """Append `records` to the log in `directory`, under the target's key; see `store.append`.
 
-    Winners go to records.jsonl, whose path is returned; trials and failures to trials.jsonl beside it.
+    Winners, and those withdrawn, go to records.jsonl, whose path is returned; trials and failures to trials.jsonl
+    beside it.
     """
     records = list(records)
-    won = [r for r in records if r.outcome == IMPROVED]
-    tried = [r for r in records if r.outcome != IMPROVED]
+    won = [r for r in records if r.outcome in DECIDING]
+    tried = [r for r in records if r.outcome not in DECIDING]
     # Trials first: they are no loss when a kill comes between the two.
     if tried:
         append(Path(directory), target.key, tried, TRIALS)
     if won:
         append(Path(directory), target.key, won)
     return Path(directory) / target.key / FILE
+
+
+def _without_withdrawn(found: Sequence[tuple[int, Record]]) -> list[tuple[int, Record]]:
+    """`found`, the latest first, without the winners that were withdrawn later, and without those lines."""
+    withdrawn: set[str] = set()
+    kept = []
+    for file, record in found:
+        if record.outcome == WITHDRAWN:
+            withdrawn.add(measured_again(record))
+        elif record.outcome != IMPROVED or not withdrawn or measured_again(record) not in withdrawn:
+            kept.append((file, record))
+    return kept
 
 
 def _distance(one: Sequence[int], other: Sequence[int]) -> float:

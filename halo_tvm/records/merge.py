@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import UsageError
-from .record import IMPROVED, BadLine, Record
+from .record import DECIDING, BadLine, Record
 from .store import FILE, TRIALS, append_new
 from .verify import UNFINISHED, examined
 
@@ -83,4 +83,4 @@ def _place_of(directory: Path, record: Record) -> Path:
     key = f"{record.target.get('kind')}-{record.target.get('machine')}-{record.isa}"
     if not _KEY.fullmatch(key) or key != record.target.get("key"):
         raise BadLine("malformed", f"the target key {str(record.target.get('key'))[:100]!r} is none")
-    return directory / key / (FILE if record.outcome == IMPROVED else TRIALS)
+    return directory / key / (FILE if record.outcome in DECIDING else TRIALS)

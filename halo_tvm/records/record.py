@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..codec import Form, Unfit, parse, read
@@ -15,6 +15,8 @@ SCHEMA = 2
 LONGEST = 1 << 20  # characters of a line; a record has some thousands
 # Outcomes; every other one is an error class.
 IMPROVED = "improved"  # a committed winner
+WITHDRAWN = "withdrawn"  # a winner of before that lost when it was measured again
+DECIDING = (IMPROVED, WITHDRAWN)  # what look-up reads
 MEASURED = "measured"  # a trial that was timed; it may be slower than the default
 _FORM = Form(deepest=7)  # maps and lists within each other; a decision has two or three
 # Fields that lines of schema 1 do not have yet.
@@ -182,8 +184,14 @@ def unlikeness(record: Record, target: Fingerprint) -> int:
 def measured_again(record: Record) -> str:
     """What is the same when a machine measures one decision again: look-up takes the latest of those."""
     machine = [record.isa, record.cores, *(record.target.get(name) for name in _CACHES)]
-    parts = [record.workload, record.rule, record.rule_version, dict(record.decision), record.outcome, machine]
+    parts = [record.workload, record.rule, record.rule_version, dict(record.decision), machine]
     return json.dumps(parts, sort_keys=True)
+
+
+def standing(records: Iterable[Record]) -> list[Record]:
+    """The winners among `records`: of one decision on one machine the latest, unless it has been withdrawn since."""
+    deciding = sorted((r for r in records if r.outcome in DECIDING), key=lambda r: r.timestamp)
+    return [r for r in {measured_again(r): r for r in deciding}.values() if r.outcome == IMPROVED]
 
 
 _FIELDS = frozenset(f.name for f in dataclasses.fields(Record))

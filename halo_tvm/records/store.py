@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import UsageError
 from ..whole_file import write_whole
+from .home import unwritable_log
 from .record import LONGEST, Record
 
 FILE = "records.jsonl"  # committed winners
@@ -72,10 +72,7 @@ def _locked(path: Path) -> Iterator[int]:
         if is_new:
             _sync_directory(path.parent)
     except OSError as error:
-        raise UsageError(
-            f"a tuning log must be writable, but {str(path)!r} is not ({error.strerror}): "
-            "make room, choose another directory with --log, or set HALO_TVM_HOME"
-        ) from error
+        raise unwritable_log(path, error.strerror or str(error)) from error
     finally:
         if handle >= 0:
             os.close(handle)  # releases the lock

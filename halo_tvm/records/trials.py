@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from .index import Index
-from .record import IMPROVED, BadLine, Fingerprint, Record, check_target, parse_line
+from .record import DECIDING, BadLine, Fingerprint, Record, check_target, parse_line
 from .store import FILE, TRIALS, last_lines
 
 
@@ -29,7 +29,7 @@ class Trials:
     def of(self, workload: str, rule: str, version: int) -> list[Record]:
         """The trials of one workload."""
         if workload not in self._records:
-            self._records[workload] = [r for _, r in self._index.take(workload) if r.outcome != IMPROVED]
+            self._records[workload] = [r for _, r in self._index.take(workload) if r.outcome not in DECIDING]
         return [r for r in self._records[workload] if (r.rule, r.rule_version) == (rule, version)]
 
     def latest(self, rule: str, version: int, most: int) -> list[Record]:
@@ -49,7 +49,7 @@ class Trials:
                     check_target(record, self._target)
                 except BadLine:
                     continue
-                if (record.rule, record.rule_version) == (rule, version) and record.outcome != IMPROVED:
+                if (record.rule, record.rule_version) == (rule, version) and record.outcome not in DECIDING:
                     own.append(record)
                     if len(own) == most:
                         break

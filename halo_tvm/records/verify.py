@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import UsageError
-from .record import IMPROVED, MEASURED, BadLine, Record, parse_line
+from .record import DECIDING, MEASURED, BadLine, Record, parse_line
 from .store import FILE, TRIALS, Line, files_of, lines
 
 UNFINISHED = "unfinished"  # the beginning of a line, which a killed writer leaves: nothing was lost that was committed
@@ -63,7 +63,7 @@ def verify_file(path: Path) -> FileReport:
                 report.refuse(found.kind, f":{line.number}: {found.kind}: {found}")
             elif path.name in (FILE, TRIALS) and found.target.get("key") != path.parent.name:
                 report.refuse("misplaced", f":{line.number}: misplaced: measured for {found.target.get('key')}")
-            elif found.outcome == IMPROVED:
+            elif found.outcome in DECIDING:
                 report.records += 1
             elif found.outcome == MEASURED:
                 report.trials += 1

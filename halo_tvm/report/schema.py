@@ -64,7 +64,7 @@ class Comparison:
     ratio_of_medians: float
     paired: Interval  # the median of the rounds' ratios
     paired_95: Interval
-    verdict: Literal["faster", "slower", "equal within noise"]
+    verdict: Literal["faster", "slower", "equal within noise", "too few rounds to tell"]
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ class Module:
     def threads(self) -> int:
         return self._session.threads
 
-    def __call__(self, *args: object, **kwargs: object) -> Outputs:
+    def __call__(self, /, *args: object, **kwargs: object) -> Outputs:
         """Outputs of one run: an array, or a tuple when the model has several.
 
         A model with state continues where the last call ended and returns the outputs without the state; a call
@@ -153,7 +153,7 @@ class Module:
             outputs = self._call(args, kwargs)
         return outputs[0] if len(outputs) == 1 else outputs
 
-    def run_async(self, *args: object, **kwargs: object) -> Pending[Outputs]:
+    def run_async(self, /, *args: object, **kwargs: object) -> Pending[Outputs]:
         """Queue one run and return at once; the handle's `result()` is what the call would return.
 
         Inputs are checked here. They belong to the run until it is done: an array that changes meanwhile changes
@@ -189,7 +189,7 @@ class Module:
                 raise UnknownInput(key, [t.name for t in self.spec.inputs])
         self._inputs.update(given)
 
-    def run(self, **inputs: object) -> None:
+    def run(self, /, **inputs: object) -> None:
         """Run on the inputs that were set, with `inputs` set first."""
         if inputs:
             self.set_input(**inputs)
@@ -223,7 +223,7 @@ class Module:
         samples = self._session.time(self._example(sizes, seed, inputs), number=number, repeat=repeat)
         return BenchmarkResult(tuple(samples), number)
 
-    def prepared(self, **inputs: object) -> Callable[[int], None]:
+    def prepared(self, /, **inputs: object) -> Callable[[int], None]:
         """For whoever times runs among others': a call of it runs so many times on these inputs and waits.
 
         Nothing but the runs is in that time: inputs lie where kernels read them, outputs stay where they are written.

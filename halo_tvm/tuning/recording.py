@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from ..records.decision import decision_to_plain
-from ..records.record import IMPROVED, MEASURED, Fingerprint, Record, Size
+from ..records.record import IMPROVED, MEASURED, WITHDRAWN, Fingerprint, Record, Size
 from ..records.workload import family_of
+from .search.efforts import RECORDS
 from .search.outcome import Confirmed, Trial
 from .search.race import timed
 from .task import Task
@@ -53,6 +54,12 @@ class Recorder:
             default_us=_rounded(confirmed.default_us),
             speedup=round(confirmed.speedup, 4),
             speedup_low=round(confirmed.speedup_low, 4),
+        )
+
+    def withdrawn(self, task: Task, decision: object, speedup: float, message: str) -> Record:
+        """A winner of before that this run measured again and does not choose, with its speed-up and why."""
+        return self._record(
+            task, decision, WITHDRAWN, RECORDS, sizes=task.sizes, speedup=round(speedup, 4), message=message
         )
 
     def _record(self, task: Task, decision: object, outcome: str, stage: str, **more: object) -> Record:

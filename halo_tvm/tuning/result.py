@@ -10,6 +10,9 @@ from ..config import TOML_NAME, CompileConfig, TuneConfig, words_of
 from ..errors import NoValidTrial
 from ..records.log import LookupReport
 from ..report.tuned import FAILED, UNTRIED, TaskResult, TuneResult
+from .search.agenda import AT_ROOFLINE
+from .search.outcome import ROOFLINE, Confirmed
+from .search.rounds import Search
 
 
 def without_trial(tasks: Sequence[TaskResult]) -> bool:
@@ -56,3 +59,18 @@ def _compile_command(result: TuneResult, config: TuneConfig) -> str:
         shared -= {"config"}
     name = models[0] if len(models) == 1 else "MODEL"
     return shlex.join(["halo-tvm", "compile", "--model", name, *words_of(config, shared)])
+
+
+def why_kept(search: Search, confirmed: Confirmed | None) -> str:
+    """Why the default stands after a search; `confirmed` is its best candidate, measured again beside the default."""
+    if confirmed is None:
+        if search.ended == ROOFLINE:
+            return f"it is within {AT_ROOFLINE - 1:.0%} of its roofline"
+        measured = search.tally.measured
+        return (
+            f"none of {measured} candidates was faster" if measured else f"no candidate was measured ({search.ended})"
+        )
+    if confirmed.speedup < 1:
+        return f"the best candidate was slower when it was confirmed ({confirmed.speedup:.3f}x)"
+    bound = f"lower bound {confirmed.speedup_low:.3f}"
+    return f"the best candidate's speed-up of {confirmed.speedup:.3f}x is not certain ({bound})"

@@ -19,6 +19,7 @@ from typing import Annotated
 
 from ..codec import Must, parse_file, plain, read
 from ..errors import UsageError
+from ..records.home import unwritable_log
 from ..report.tuned import TaskResult
 from .saved import write_json
 
@@ -45,7 +46,8 @@ class Run:
     def save(self, directory: Path) -> None:
         """Write the run's file; a reader sees this state or the one before."""
         body = {"schema": SCHEMA, **plain(self), "saved": time.time()}
-        write_json(self._path(directory), body)
+        with _writable(self._path(directory)):
+            write_json(self._path(directory), body)
 
     def remove(self, directory: Path) -> None:
         """The run has ended: there is nothing to go on with."""
@@ -55,8 +57,10 @@ class Run:
     def hold(self, directory: Path) -> Iterator[None]:
         """Nobody else goes on with this run meanwhile; `UsageError` when somebody does."""
         path = _lock_of(self._path(directory))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
+        with _writable(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = path.open("a", encoding="utf-8")
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -123,6 +127,14 @@ def _read(path: Path) -> tuple[float, Run]:
     if not re.fullmatch(r"[0-9A-Za-z-]{1,60}", run.id) or path.name != f"{run.id}.json":
         raise ValueError("its id is not its name")
     return saved, run
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise unwritable_log(path, error.strerror or str(error)) from error
 
 
 def _lock_of(path: Path) -> Path:

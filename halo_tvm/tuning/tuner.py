@@ -22,15 +22,16 @@ from .measure.lab import Failure, Lab
 from .options import TuneOptions
 from .progress import Progress
 from .recording import Recorder
-from .result import lookup_of, refuse_without_trial
+from .result import lookup_of, refuse_without_trial, why_kept
 from .runs import Run, last_unfinished, new_id
-from .search.agenda import AT_ROOFLINE, UNTESTED
+from .search.agenda import UNTESTED
 from .search.allocation import Prospect, next_task
-from .search.outcome import BUDGET, ROOFLINE, TRIALS, Confirmed
+from .search.outcome import BUDGET, TRIALS, Confirmed
 from .search.prepare import Preparation
 from .search.roofline import headroom, roofline_us
 from .search.rounds import Search
 from .task import Task, Tasks
+from .withdrawing import lost_again
 
 
 class Tuner:
@@ -86,6 +87,7 @@ class Tuner:
         self._waiting: dict[str, Task] = {}  # neither finished nor failed
         self._searches: dict[str, Search] = {}
         self._seconds: dict[str, float] = {}
+        self._lost: dict[str, dict[object, tuple[float, str]]] = {}  # what was withdrawn, by task
         self._restarts = 0
         self._drift: float | None = None
         self._interrupted = False
@@ -228,8 +230,11 @@ class Tuner:
             self._fail(task, f"the default failed: {failure.kind}: {failure}")
         else:
             self._seconds[task.key] = self._seconds.get(task.key, 0.0) + self._clock.elapsed_s - began
-            if confirmed is not None and confirmed.is_faster:
-                commit(self._options.directory, self._fingerprint, [self._recorder.winner(task, confirmed)])
+            records = [self._recorder.winner(task, confirmed)] if confirmed and confirmed.is_faster else []
+            self._lost[task.key] = lost_again(self._preparation.standing(task), search.board, confirmed)
+            records += [self._recorder.withdrawn(task, d, *why) for d, why in self._lost[task.key].items()]
+            if records:
+                commit(self._options.directory, self._fingerprint, records)
             self._end(self._finished(task, search, confirmed))
         self._keep()
 
@@ -314,12 +319,8 @@ class Tuner:
         default = [median(s) for s in confirmed.default_us] if confirmed else self._latency[task.key]
         if confirmed and confirmed.is_faster:
             outcome, note = r.IMPROVED, f"{confirmed.speedup:.3f}x, at least {confirmed.speedup_low:.3f}x"
-        elif confirmed:
-            outcome, note = r.KEPT, _why_kept(confirmed)
-        elif search.ended == ROOFLINE:
-            outcome, note = r.KEPT, f"it is within {AT_ROOFLINE - 1:.0%} of its roofline"
         else:
-            outcome, note = r.KEPT, f"none of {search.tally.measured} candidates was faster"
+            outcome, note = r.KEPT, why_kept(search, confirmed)
         if not search.tally.measured and search.tally.failures:
             outcome, note = r.FAILED, f"all candidates failed, the first with {search.tally.failed[0][2][:200]}"
         best = [median(s) for s in confirmed.candidate_us] if confirmed and outcome == r.IMPROVED else default
@@ -349,6 +350,8 @@ class Tuner:
     ) -> r.TaskResult:
         search = self._searches.get(task.key)
         won = confirmed if outcome == r.IMPROVED else None
+        if not won and set(self._preparation.standing(task)) - set(self._lost.get(task.key, ())):
+            note += "; the record of an earlier run stands"
         return r.TaskResult(
             key=task.key,
             readable=task.readable,
@@ -384,11 +387,3 @@ class Tuner:
 def _is_final(result: r.TaskResult) -> bool:
     """Whether a run that goes on has nothing to do for a task: more time, or another try, may change the others."""
     return result.outcome != r.FAILED and result.ended not in (BUDGET, TRIALS)
-
-
-def _why_kept(confirmed: Confirmed) -> str:
-    """Why the best candidate, measured again beside the default, does not take its place."""
-    if confirmed.speedup < 1:
-        return f"the best candidate was slower when it was confirmed ({confirmed.speedup:.3f}x)"
-    bound = f"lower bound {confirmed.speedup_low:.3f}"
-    return f"the best candidate's speed-up of {confirmed.speedup:.3f}x is not certain ({bound})"

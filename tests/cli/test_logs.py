@@ -128,9 +128,11 @@ def test_verify_names_the_first_and_counts_the_rest(log: Path, capsys: pytest.Ca
 
 def test_export(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kept = tmp_path / "kept"
-    assert run_json(capsys, "export", kept)["targets"] == [{"key": KEY, "new": 2, "better": 0, "kept": 0}]
+    assert run_json(capsys, "export", kept)["targets"] == [
+        {"key": KEY, "new": 2, "better": 0, "kept": 0, "withdrawn": 0}
+    ]
     assert 'timestamp":""' in (kept / KEY / "records.jsonl").read_text()
-    assert re.search(rf"0\s+0\s+2\s+{KEY}", run(capsys, "export", kept))
+    assert re.search(rf"0\s+0\s+2\s+0\s+{KEY}", run(capsys, "export", kept))
     assert "one directory to export to was expected" in run(capsys, "export", code=1)
     assert "is a file" in run(capsys, "export", kept / KEY / "records.jsonl", code=1)
     assert "there is none" in run(capsys, "export", kept, "--log", tmp_path, code=1)

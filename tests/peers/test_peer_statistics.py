@@ -49,6 +49,19 @@ def test_verdicts(factor, verdict):
     assert compare("p", ours, factor * rng.normal(10, 0.5, 40)).verdict == verdict
 
 
+def test_few_rounds_give_no_verdict():
+    """Two engines that are equally fast differ in all of three rounds in a quarter of all cases."""
+    assert compare("p", [1.0, 1.0, 1.0], [2.0, 2.1, 2.2]).verdict == "too few rounds to tell"
+    assert compare("p", [1.0] * 6, [2.0] * 6).verdict == "faster"
+
+
 def test_relative_l2():
     assert relative_l2(np.array([3.0, 4.5]), np.array([3.0, 4.0])) == pytest.approx(0.1)
     assert relative_l2(np.zeros(2), np.zeros(2)) == 0
+
+
+def test_infinities_and_nan_that_are_expected_are_no_error():
+    expected = np.array([3.0, 4.0, np.inf, -np.inf, np.nan], "float32")
+    assert relative_l2(expected + np.float32(0.5), expected) == pytest.approx(0.5**0.5 / 5)
+    for other in (-np.inf, np.nan, 1.0):
+        assert relative_l2(np.array([3.0, 4.0, other, -np.inf, np.nan]), expected) == np.inf

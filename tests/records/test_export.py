@@ -68,6 +68,15 @@ def test_the_latest_measurement_of_a_decision_replaces_a_lucky_one(tmp_path):
     assert exported(tmp_path) == {"new": 0, "better": 0, "kept": 1}
 
 
+def test_what_was_withdrawn_goes(tmp_path):
+    exported(tmp_path, record("w0"), record("w1", low=1.5, tile=1), record("w1", low=1.2, tile=2))
+    lost = [record(name, tile=tile, outcome="withdrawn", timestamp="2027") for name, tile in (("w0", 8), ("w1", 1))]
+    commit(tmp_path / "log", fingerprint(), lost)
+    [done], _ = export(files_at([tmp_path / "log"]), tmp_path / "kept")
+    assert (done.new, done.better, done.kept, done.withdrawn) == (0, 1, 0, 1)
+    assert [(r.workload, r.decision["tile"]) for r in kept(tmp_path)] == [("w1", 2)]
+
+
 def test_lines_that_stay_stay_as_they_are(tmp_path):
     """Of an older schema, say, or with a timestamp."""
     commit(tmp_path / "kept", fingerprint(), [record("w9", low=9)])

@@ -233,6 +233,24 @@ def test_the_latest_measurement_of_a_decision_counts(tmp_path):
     assert open_log(tmp_path / "0").best("w0", "toy", 1) == more[0]
 
 
+def test_a_winner_that_was_withdrawn_is_not_used(tmp_path):
+    """By its own machine, wherever the line stands; a later winner of the same decision counts again."""
+    theirs = {**fingerprint().facts(), "l2_bytes": 2 << 20}
+    won = [record(low=1.9, tile=1, target=theirs), record(low=1.5, tile=1), record(low=1.2, tile=2)]
+    commit(tmp_path / "shipped", fingerprint(), [replace(r, timestamp="") for r in won])
+    lost = record(tile=1, outcome="withdrawn", low=0.0, timestamp="2026-02-01T00:00:00+00:00")
+    assert commit(tmp_path / "own", fingerprint(), [lost]) == file_of(tmp_path / "own")
+    directories = [tmp_path / "own", tmp_path / "shipped"]
+    log = TuningLog.open(directories, fingerprint())
+    assert log.best("w0", "toy", 1).decision == {"tile": 2}
+    assert [r.speedup_low for r in log.standing("w0", "toy", 1)] == [1.2, 1.9]
+    assert (
+        TuningLog.open(directories, replace(fingerprint(), l2_bytes=2 << 20)).best("w0", "toy", 1).decision["tile"] == 1
+    )
+    commit(tmp_path / "own", fingerprint(), [record(low=1.3, tile=1, timestamp="2026-03-01T00:00:00+00:00")])
+    assert TuningLog.open(directories, fingerprint()).best("w0", "toy", 1).decision == {"tile": 1}
+
+
 def test_the_same_caches_come_before_others(tmp_path):
     def with_l2(size_bytes, **changes):
         return record(target={**fingerprint().facts(), "l2_bytes": size_bytes}, **changes)

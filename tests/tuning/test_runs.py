@@ -438,7 +438,8 @@ def test_killed_at_fifty_moments(tmp_path):
     found = [line.split()[1] for line in acknowledged if line.startswith("improved")]
     for key in set(found):
         assert winners.best(key, "synthetic", 1) is not None
-    assert sum(len(v) for v in winners._records.values()) >= len(found) > 0
+    # Some were withdrawn by later runs.
+    assert sum(report.records for report in reports) >= len(found) > 0
     timed = sum(line.startswith("measured") for line in acknowledged)
     assert len(trials.latest("synthetic", 1, 1 << 20)) >= timed > 100
     assert resumed >= 25, (resumed, ended)

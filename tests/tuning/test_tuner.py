@@ -22,6 +22,7 @@ from halo_tvm.config import TuneConfig
 from halo_tvm.errors import EnvironmentProblem, NoValidTrial
 from halo_tvm.lookup import fingerprint_of
 from halo_tvm.records import Fingerprint, Trials, TuningLog
+from halo_tvm.records.log import commit
 from halo_tvm.records.record import MEASURED
 from halo_tvm.records.workload import workload_key
 from halo_tvm.report import schema
@@ -32,6 +33,7 @@ from halo_tvm.tuning.defaults import latencies, timed_sizes
 from halo_tvm.tuning.measure import make_lab
 from halo_tvm.tuning.measure.lab import Failure, LabOptions
 from halo_tvm.tuning.model import options_of, tune_module
+from halo_tvm.tuning.result import why_kept
 from halo_tvm.tuning.search.outcome import Confirmed
 from halo_tvm.tuning.task import tasks_of
 from halo_tvm.tuning.tuner import Tuner
@@ -108,6 +110,26 @@ def test_a_slower_candidate_is_not_committed(tmp_path, space):
     assert result.tasks[0].measured == 1
     assert "nothing improved" in str(result)
     assert [path.name for path in (tmp_path / "log").rglob("*.jsonl")] == ["trials.jsonl"]
+
+
+@pytest.mark.slow
+def test_a_winner_of_before_that_loses_now_is_withdrawn(tmp_path, space):
+    """Its record claims much; what was measured here counts, for look-up as well."""
+    space(FAST, SLOW)
+    run, _ = tune(tmp_path)
+    (task,) = run._tasks.tasks
+    lucky = Confirmed(SLOW, ((9.0,),) * 2, ((1.0,),) * 2, 9.0, 8.0, 10.0)
+    commit(tmp_path / "log", run._fingerprint, [run._recorder.winner(task, lucky)])
+
+    def used():
+        return TuningLog.open([tmp_path / "log"], run._fingerprint).best(task.key, "toy", 1)
+
+    assert used().decision["mode"] == "slow"
+    untouched = tune(tmp_path, budget="1s")[0].result
+    assert untouched.tasks[0].note.endswith("; the record of an earlier run stands")
+    result = tune(tmp_path)[0].run()
+    assert result.tasks[0].outcome == r.KEPT and "record" not in result.tasks[0].note
+    assert used() is None
 
 
 FAILING = {
@@ -320,4 +342,4 @@ def test_a_module_as_the_command_line_tunes_it(tmp_path, space):
     ("speedup", "words"), [(0.662, r"was slower when it was confirmed \(0.662x\)"), (1.02, "1.020x is not certain")]
 )
 def test_why_a_default_is_kept(speedup, words):
-    assert re.search(words, tuner_module._why_kept(Confirmed(None, (), (), speedup, 0.6, 1.1)))
+    assert re.search(words, why_kept(None, Confirmed(None, (), (), speedup, 0.6, 1.1)))

@@ -32,7 +32,12 @@ def run(config: LogsConfig) -> int:
         )
         return 0
     print(f"to {one_line(directory)}")
-    print(table(("new", "better", "not better", "target key"), [(d.new, d.better, d.kept, d.key) for d in done]))
+    print(
+        table(
+            ("new", "better", "not better", "withdrawn", "target key"),
+            [(d.new, d.better, d.kept, d.withdrawn, d.key) for d in done],
+        )
+    )
     if left_out:
         print(f"lines that were left out: {len(left_out)}")
         print(named(left_out[:_NAMED], len(left_out)))

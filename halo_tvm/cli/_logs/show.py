@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...config import LogsConfig
 from ...errors import UnknownName, UsageError
 from ...records.home import log_dirs
-from ...records.record import IMPROVED, Record
+from ...records.record import DECIDING, Record
 from ...records.store import files_of
 from ...records.verify import examined
 from .._show import print_json, table
@@ -72,6 +72,6 @@ def _records(config: LogsConfig) -> Iterator[tuple[str, Record]]:
         if not path.is_file() or config.names and path.parent.name not in config.names:
             continue
         for _, r in examined(path):
-            if isinstance(r, Record) and (config.trials or r.outcome == IMPROVED):
+            if isinstance(r, Record) and (config.trials or r.outcome in DECIDING):
                 if wanted(config, r.workload, r.readable, r.rule):
                     yield path.parent.name, r

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...records.decision import decision_from_plain, decision_to_plain
 from ...records.log import TuningLog
-from ...records.record import MEASURED, Fingerprint, Record
+from ...records.record import MEASURED, Fingerprint, Record, unlikeness
 from ...records.trials import Trials
 from ...records.workload import family_of
 from ...report.parts import TaskStage
@@ -124,6 +124,11 @@ class Preparation:
             best = board.best_speedup
             search.stages[ANALYTIC] = TaskStage(ANALYTIC, 0, 0, ranked_s, best, best)
         return search
+
+    def standing(self, task: Task) -> list[object]:
+        """Decisions that `compile` chooses from on this machine, by what the logs held when the run began."""
+        known = self.log.standing(task.key, task.rule.name, task.rule.version)
+        return self._decisions(task, [r for r in known if unlikeness(r, self._fingerprint) == 0])
 
     def save_models(self, directory: Path) -> None:
         """Keep what was learned in this run beside the log."""
