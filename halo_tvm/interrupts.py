@@ -1,4 +1,4 @@
-"""Ctrl-C that a library loses: noted when it comes, asked for before a step that cannot be taken back.
+"""Ctrl-C that a library loses: noted when it comes, asked for before a step that cannot be taken back. And SIGTERM.
 
 Python raises KeyboardInterrupt wherever it is. Inside the start of a library, or a callback from native code, the
 exception may become another one, or nothing at all; the signal itself is not lost.
@@ -7,6 +7,7 @@ exception may become another one, or nothing at all; the signal itself is not lo
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,3 +45,34 @@ def raise_noted() -> None:
     """KeyboardInterrupt where one came in an open `noted` block and was lost."""
     if any(_blocks):
         raise KeyboardInterrupt
+
+
+@contextmanager
+def termination_as_interrupt() -> Iterator[None]:
+    """A SIGTERM ends what is inside as Ctrl-C would, so that it says what it kept; then the signal ends the process.
+
+    Schedulers and containers end their jobs so. In other threads than the first, and where somebody handles or ignores
+    the signal, it means what it meant.
+    """
+    if (
+        signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        or threading.current_thread() is not threading.main_thread()
+    ):
+        yield
+        return
+    came: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) == 1:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if came:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            signal.raise_signal(signal.SIGTERM)

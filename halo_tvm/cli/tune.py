@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..config import TuneConfig
+from ..interrupts import termination_as_interrupt
 from ._show import check_writable, print_result
 
 CONFIG = TuneConfig
@@ -20,9 +21,10 @@ def run(config: TuneConfig) -> int:
     from ..tuning.result import next_steps
 
     check_writable(config.json)
-    result = tune_model(config)
-    following = replace(result, notes=(*result.notes, *next_steps(result, config)))
-    print_result(following, json_file=config.json)
-    if result.interrupted:  # what was done till then is told; the command ends as every interrupted one
-        raise KeyboardInterrupt
+    with termination_as_interrupt():
+        result = tune_model(config)
+        following = replace(result, notes=(*result.notes, *next_steps(result, config)))
+        print_result(following, json_file=config.json)
+        if result.interrupted:  # what was done till then is told; the command ends as every interrupted one
+            raise KeyboardInterrupt
     return result.exit_code
