@@ -191,6 +191,32 @@ def test_bfloat16_is_no_float16() -> None:
 
 
 @needs_tensorflow
+def test_casts_shifts_means_and_pads_are_those_of_tensorflow() -> None:
+    """Each of them by the type that TensorFlow computes in; the values show where tf2onnx takes another."""
+    import tensorflow as tf
+
+    x = np.array([[0.5, 0, -0.3], [1, 300.7, 1e6]], np.float32)
+    _agrees(lambda x: (tf.cast(tf.cast(x, tf.int32), tf.bool), tf.cast(tf.cast(x, tf.float16), tf.float32)), x)
+    _agrees(lambda x: tf.pad(x, [[1, 2], [0, 1]], constant_values=3.0), x)
+    for dtype in ("int8", "int64"):
+        numbers, places = _integers(-120, 120, 4, 6).astype(dtype), _integers(-1, 70, 4, 6).astype(dtype)
+        _agrees(lambda x, y: (tf.bitwise.left_shift(x, y), tf.bitwise.right_shift(x, y)), numbers, places)
+    _agrees(lambda x: tf.reduce_mean(x, 1), np.array([[100, 100, 110], [-100, -100, -101]], np.int8))
+
+
+@needs_tensorflow
+def test_what_tf2onnx_stumbles_over_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tf2onnx import convert
+
+    def stumble(*_args: object, **_kwargs: object) -> None:
+        raise TypeError("'NoneType' object is not iterable")
+
+    monkeypatch.setattr(convert, "_convert_common", stumble)
+    with pytest.raises(UnsupportedModel, match=r"tf2onnx can write, .* in net \(TypeError: 'NoneType' .*fixed sizes"):
+        _agrees(lambda x: x + 1, _normal(2, 2))
+
+
+@needs_tensorflow
 @pytest.mark.slow
 def test_integers_of_every_width_are_divided_downwards() -> None:
     import tensorflow as tf

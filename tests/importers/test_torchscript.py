@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,8 @@ import pytest
 from halo_tvm.artifact import FunctionSpec, TensorSpec
 from halo_tvm.compiler import compile_model
 from halo_tvm.config import CompileConfig
-from halo_tvm.errors import UsageError
+from halo_tvm.errors import UnsupportedModel, UsageError
+from halo_tvm.imported import ImportedModel
 from halo_tvm.importers.shapes import InputShape, load_examples, parse_input
 from halo_tvm.importers.torchscript import import_torchscript
 from halo_tvm.in_process import compile_in_process
@@ -20,6 +23,7 @@ from halo_tvm.runtime.state import KeptState
 from halo_tvm.runtime.validation import validate_artifact
 
 torch = pytest.importorskip("torch")
+import_unrestricted = importlib.import_module("halo_tvm.importers.torchscript._convert").import_unrestricted
 
 
 class Counter(torch.nn.Module):
@@ -89,6 +93,101 @@ def test_sizes_of_a_trace_are_reckoned(tmp_path: Path) -> None:
     model = import_torchscript(path, inputs={"x": np.ones((2, 6), np.float32)})
     found = model.engine({"x": np.ones((2, 6), np.float32)})
     np.testing.assert_allclose(found["output"], [[4, 2]] * 2)
+
+
+def _imported(module: torch.nn.Module, tmp_path: Path, *shapes: str) -> tuple[ImportedModel, Path]:
+    """Scripted and imported in this process."""
+    path = tmp_path / "model.pt"
+    torch.jit.script(module.eval()).save(str(path))
+    plain = [asdict(parse_input(shape)) for shape in shapes]
+    return import_unrestricted(path, {"shapes": plain, "inputs": None}), path
+
+
+class InPlace(torch.nn.Module):
+    """A buffer that is changed through a view, and an argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = self.total + x
+        self.total[1:] += x[0, 1:]
+        x.relu_()
+        return before + x
+
+
+def test_what_is_changed_in_place_is_state(tmp_path: Path) -> None:
+    model, path = _imported(InPlace(), tmp_path, "x=2x3")
+    assert model.outputs == ("output", "state_total")
+    program, own = compile_in_process(model), torch.jit.load(str(path))
+    total, x = np.ones(3, np.float32), np.array([[-1, 2, 3], [4, -5, 6]], np.float32)
+    for _ in range(3):
+        found = program(x=x, state_total=total)
+        total = np.asarray(found["state_total"])
+        np.testing.assert_allclose(found["output"], own(torch.tensor(x)))
+
+
+class ListState(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.items: list[torch.Tensor] = [torch.zeros(3)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.items.append(x[0])
+        return torch.stack(self.items).sum(0)
+
+
+class Fraction(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, float]:
+        return x + 1, x.size(0) / 3
+
+
+class Branch(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.size(0) > 5 else x
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (ListState, "changes the list items"),
+        (Fraction, "found a fraction of a size"),
+        (Branch, r"to take 1\.\.8, found .* 6\.\.8 only"),
+    ],
+)
+def test_what_a_graph_cannot_hold_is_named(module: type[torch.nn.Module], said: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match=said):
+        _imported(module(), tmp_path, "x=1..8x3" if module is not ListState else "x=2x3")
+
+
+class Python(torch.nn.Module):
+    """What TorchScript computes beside tensors: lists, dictionaries, texts, None, numbers of tensors."""
+
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> list[torch.Tensor]:
+        places = [3, 1, 2]
+        places.sort()
+        places.remove(2)
+        del places[0]
+        named: dict[str, torch.Tensor] = {}
+        named["x"] = x
+        chosen: torch.Tensor | None = None
+        if x.dim() == 2:
+            chosen = named["x"]
+        with torch.no_grad():
+            out = x if chosen is None else chosen * len(f"{places[0]}%")
+        first = int(n[0])
+        return [out, x * (first // 2) + first, x * int(x.sum()), torch.tensor([1, 2]) * 2]
+
+
+def test_values_of_python_beside_tensors(tmp_path: Path) -> None:
+    model, path = _imported(Python(), tmp_path, "x=2x3", "n:int64=1")
+    program, own = compile_in_process(model), torch.jit.load(str(path))
+    for value, number in ((-0.63, -7), (0.63, 7)):
+        x, n = np.full((2, 3), value, np.float32), np.array([number])
+        found = program(x=x, n=n)
+        for name, wanted in zip(model.outputs, own(torch.tensor(x), torch.tensor(n)), strict=True):
+            np.testing.assert_allclose(found[name], wanted, rtol=1e-6)
 
 
 class Experts(torch.nn.Module):

@@ -62,8 +62,12 @@ def attend(
     softcap: float = 0.0,
     scores: int | None = None,
     precision: str | None = None,
+    sinks: relax.Expr | None = None,
 ) -> Attended:
-    """softmax(scale * q k^T + mask) v. `scores`: 0 products, 1 capped, 2 masked, 3 softmax, as ONNX counts them."""
+    """softmax(scale * q k^T + mask) v. `scores`: 0 products, 1 capped, 2 masked, 3 softmax, as ONNX counts them.
+
+    sinks: float32 [h], one more score in every softmax of a head, whose value is zero
+    """
     b, s, h, d = expr_shape(q)
     k, v = (_declared(node, x, (b, None, None, None)) for x in (k, v))
     v = _declared(node, v, (None, expr_shape(k)[1], None, None))
@@ -73,13 +77,20 @@ def attend(
     node.refuse_unless(h % g == 0, f"expected query heads to be a multiple of key heads, found {h} and {g}")
     direct = scores is None and expr_dtype(q) == "float32" and _same(node, d, expr_shape(v)[3]) and scale != 0.0
     if direct:
-        return Attended(_halo(node, q, k, v, seen, scale, softcap))
+        return Attended(_halo(node, q, k, v, seen, scale, softcap, sinks))
     bias = None if seen.is_whole() else bias_of(node, seen, (b, h, s, t))
-    return _composed(node, q, k, v, bias, scale, softcap, scores, precision)
+    return _composed(node, q, k, v, bias, scale, softcap, scores, precision, sinks)
 
 
 def _halo(
-    node: Node, q: relax.Expr, k: relax.Expr, v: relax.Expr, seen: Visibility, scale: float, softcap: float
+    node: Node,
+    q: relax.Expr,
+    k: relax.Expr,
+    v: relax.Expr,
+    seen: Visibility,
+    scale: float,
+    softcap: float,
+    sinks: relax.Expr | None,
 ) -> relax.Expr:
     (b, s, h, d), (_, t, g, _) = expr_shape(q), expr_shape(k)
     at_end = seen.lengths is None and not is_tensor(seen.offset) and seen.offset is not None
@@ -91,7 +102,7 @@ def _halo(
     )
     extra = [] if rest.is_whole() else [bias_of(node, rest, (b, h, s, t))]
     call = Attention.call(
-        *(q, k, v, *extra),
+        *(q, k, v, *extra, *([] if sinks is None else [sinks])),
         num_heads=h,
         num_kv_heads=g,
         head_dim=d,
@@ -100,6 +111,7 @@ def _halo(
         window=window or None,
         softcap=float(softcap) or None,
         has_bias=bool(extra) or None,
+        has_sinks=sinks is not None or None,
     )
     return node.emit(call)
 
@@ -168,6 +180,7 @@ def _composed(
     softcap: float,
     scores: int | None,
     precision: str | None,
+    sinks: relax.Expr | None,
 ) -> Attended:
     """In float32 (or float64), rounded after every step to the operands' own type where that is narrower."""
     dtype = expr_dtype(q)
@@ -194,7 +207,8 @@ def _composed(
         bias = cast(node, bias, wide)
         y = step(add(node, y, bias))
     masked = y
-    y = _softmax(node, y, (precision or dtype) if dtype in HALVES else wide)
+    sink = None if sinks is None else cast(node, reshape(node, sinks, [1, expr_shape(y)[1], 1, 1]), wide)
+    y = _softmax(node, y, (precision or dtype) if dtype in HALVES else wide, sink)
     if bias is not None:
         nothing = node.emit(relax.op.less(node.emit(relax.op.max(bias, 3, True)), number(-3.4e38, wide)))
         y = node.emit(relax.op.where(nothing, number(0.0, wide), y))
@@ -204,14 +218,19 @@ def _composed(
     return Attended(out, shown)
 
 
-def _softmax(node: Node, x: relax.Expr, dtype: str) -> relax.Expr:
-    """Over the last axis, rounded to `dtype` after every step; a row of -inf gives zeros."""
+def _softmax(node: Node, x: relax.Expr, dtype: str, sink: relax.Expr | None) -> relax.Expr:
+    """Over the last axis and the score `sink`, rounded to `dtype` after every step; a row of -inf gives zeros."""
     wide = expr_dtype(x)
     peak = node.emit(relax.op.max(x, 3, True))
+    if sink is not None:
+        peak = node.emit(relax.op.maximum(peak, sink))
     floor = number(-3.4e38, wide)
     peak = node.emit(relax.op.where(node.emit(relax.op.less(peak, floor)), number(0.0, wide), peak))
     part = rounded(node, node.emit(relax.op.exp(rounded(node, node.emit(relax.op.subtract(x, peak)), dtype))), dtype)
-    total = rounded(node, node.emit(relax.op.sum(part, 3, True)), dtype)
+    total = node.emit(relax.op.sum(part, 3, True))
+    if sink is not None:
+        total = add(node, total, node.emit(relax.op.exp(node.emit(relax.op.subtract(sink, peak)))))
+    total = rounded(node, total, dtype)
     zero = node.emit(relax.op.equal(total, number(0.0, wide)))
     total = node.emit(relax.op.where(zero, number(1.0, wide), total))
     return rounded(node, node.emit(relax.op.divide(part, total)), dtype)

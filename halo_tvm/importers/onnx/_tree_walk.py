@@ -22,6 +22,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from ...extremes import is_nan
 from ..meaning.pointwise import Scalar
 from ._forest import Forest
 
@@ -32,7 +33,7 @@ _COMPARE: tuple[Callable[[Scalar, Scalar], Scalar], ...] = (  # in the order of 
     lambda a, b: a >= b,
     lambda a, b: a > b,
     tirx.EQ,
-    tirx.NE,
+    lambda a, b: tirx.any(tirx.NE(a, b), is_nan(a), is_nan(b)),  # in generated code NaN differs from nothing
 )
 _TOGETHER = 8  # walks side by side: as many places as there are registers for
 _UNROLLED = 16  # scores of a row that stay in registers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import tvm
 from tvm import relax, te, tirx
 
@@ -119,8 +120,7 @@ def _visibility(node: Node, q: relax.Expr, k: relax.Expr, *, mask: int, bias: in
         shape = node.shape(mask)
         node.refuse_unless(len(shape) in (1, 2, 3), f"expected a mask of rank 1, 2 or 3, found {len(shape)}")
         if len(shape) == 1:
-            lengths = same_sizes(node, node.x(mask), [b], "a mask of one length per row")
-            keys = _before(node, cast(node, lengths, "int64"), b, t)
+            keys = _between(node, cast(node, node.x(mask), "int64"), b, t)
         else:
             seen = node.emit(relax.op.not_equal(node.x(mask), number(0, node.dtype(mask))))
             keys = reshape(node, seen, [shape[0], 1, *([1] if len(shape) == 2 else [shape[1]]), shape[-1]])
@@ -130,6 +130,16 @@ def _visibility(node: Node, q: relax.Expr, k: relax.Expr, *, mask: int, bias: in
     if keys is not None:
         added = add(node, bias_of(node, Visibility(keys, hidden=hidden), (b, h, s, t)), added)
     return Visibility(added, offset=past, right=causal)
+
+
+def _between(node: Node, places: relax.Expr, b: Dim, t: Dim) -> relax.Expr:
+    """[b, 1, 1, t]: whether a key is one of the first `places` [b]; of [2 b] the second half are those it begins at."""
+    if not node.sizes.is_equal(expr_shape(places)[0], node.sizes.product([2, b])):
+        return _before(node, same_sizes(node, places, [b], "a mask of one length per row"), b, t)
+    end, begin = (
+        _before(node, cut(node, places, 0, *part), b, t) for part in ((0, b), (b, node.sizes.product([2, b])))
+    )
+    return node.emit(relax.op.logical_and(end, node.emit(relax.op.logical_not(begin))))
 
 
 def _before(node: Node, lengths: relax.Expr, b: Dim, t: Dim) -> relax.Expr:
@@ -146,12 +156,12 @@ def _none(node: Node, *names: str) -> None:
 @converter("GroupQueryAttention", domain=_MS)
 def group_query_attention(node: Node) -> tuple[relax.Expr | None, ...]:
     """Attention with a cache in which every row has its own length, fewer key heads, and rotary positions."""
-    _none(node, "smooth_softmax", "qk_output", "kv_cache_bit_width", "sliding_window_cache")
+    _none(node, "qk_output", "kv_cache_bit_width", "sliding_window_cache")
     for name in ("k_quant_type", "v_quant_type"):
         node.refuse_unless(node.attr(name, "NONE") == "NONE", f"expected {name}=NONE, found {node.attr(name, 'NONE')}")
     node.refuse_unless(int(node.attr("causal", 1)) == 1, "expected causal=1, found 0")
-    for index in range(11, len(node.inputs)):
-        what = "sinks, scales of the cache, norms, lengths of queries"
+    for index in range(12, len(node.inputs)):
+        what = "scales of the cache, norms, lengths of queries"
         node.refuse_unless(not node.has(index), f"expected no input {index} ({what})")
     node.refuse_unless(not any(node.outputs[3:]), "expected no fourth output")
     heads, groups = int(node.attr("num_heads")), int(node.attr("kv_num_heads"))
@@ -181,8 +191,17 @@ def group_query_attention(node: Node) -> tuple[relax.Expr | None, ...]:
     mask = node.x(10) if node.has(10) else None
     seen = Visibility(mask, total, start, left=window - 1 if window > 0 else -1, right=0)
     scale = float(node.attr("scale", 0.0)) or 1.0 / math.sqrt(d)
-    out = attend(node, q, k, v, seen, scale=scale, softcap=float(node.attr("softcap", 0.0))).out
+    softcap = float(node.attr("softcap", 0.0))
+    out = attend(node, q, k, v, seen, scale=scale, softcap=softcap, sinks=_sinks(node, heads)).out
     return (reshape(node, out, [b, s, heads * d]), present_k, present_v)
+
+
+def _sinks(node: Node, heads: int) -> relax.Expr | None:
+    """float32 [heads]: head_sink, or zeros for smooth_softmax, whose sum has a 1 more; None without either."""
+    if node.has(11):
+        return cast(node, same_sizes(node, node.x(11), [heads], "head_sink"), "float32")
+    smooth = int(node.attr("smooth_softmax", -1)) > 0  # -1 and 0 are both off
+    return relax.const(np.zeros(heads, np.float32), "float32") if smooth else None
 
 
 def _operands(node: Node, heads: int, groups: int) -> list[relax.Expr]:

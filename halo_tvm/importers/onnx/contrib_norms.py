@@ -9,10 +9,11 @@ from tvm import relax
 from ...relay_ops.layer_norm import LayerNorm
 from ...relay_ops.rms_norm import RMSNorm
 from ..meaning.builder import expr_dtype, expr_shape
+from ..meaning.norms import rms_norm, scaled
 from ..meaning.pointwise import HALVES
 from ._node import Node
 from ._registry import converter
-from ._spell import add, cast, number
+from ._spell import add, cast, multiply, number
 
 _MS = "com.microsoft"
 
@@ -20,24 +21,33 @@ _MS = "com.microsoft"
 @converter("SimplifiedLayerNormalization")
 @converter("SimplifiedLayerNormalization", domain=_MS)
 def simplified(node: Node) -> tuple[relax.Expr | None, ...]:
-    """x / sqrt(mean(x^2) + eps) * scale over the last axis; also in the default domain, where exporters put it."""
-    axis = int(node.attr("axis", -1))
-    node.refuse_unless(axis in (-1, node.rank(0) - 1), f"expected the last axis, found {axis}")
-    _one_output(node, 1)
-    x = node.x(0)
-    return (_rms(node, x, node.x(1), float(node.attr("epsilon", 1e-5))), None)
+    """x / sqrt(mean(x^2) + eps) * scale over the axes from `axis` on; exporters put it in the default domain too.
+
+    The second output, where one is asked for, is 1 / sqrt(...) in float32.
+    """
+    rank, axis, eps = node.rank(0), int(node.attr("axis", -1)), float(node.attr("epsilon", 1e-5))
+    node.refuse_unless(-rank <= axis < rank, f"expected an axis from {-rank} to {rank - 1}, found {axis}")
+    x, axis = node.x(0), axis % rank
+    _check(node, x)
+    if not any(node.outputs[1:]):
+        return (cast(node, rms_norm(node, x, axis, node.x(1), eps), node.dtype(1)), None)
+    wide = cast(node, x, "float32")
+    square = node.emit(relax.op.mean(multiply(node, wide, wide), list(range(axis, rank)), keepdims=True))
+    inverse = node.emit(relax.op.rsqrt(add(node, square, number(eps, "float32"))))
+    normal = scaled(node, multiply(node, wide, inverse), node.x(1), None)
+    return (cast(node, normal, node.dtype(1)), inverse)
 
 
 @converter("SkipSimplifiedLayerNormalization", domain=_MS)
 def skip_simplified(node: Node) -> tuple[relax.Expr | None, ...]:
-    _one_output(node, 3)
+    _no_statistics(node)
     total = _sum(node, 3)
     return (_rms(node, total, node.x(2), float(node.attr("epsilon", 1e-12))), None, None, total)
 
 
 @converter("SkipLayerNormalization", domain=_MS)
 def skip_layer_norm(node: Node) -> tuple[relax.Expr | None, ...]:
-    _one_output(node, 3)
+    _no_statistics(node)
     total = _sum(node, 4)
     beta = node.x(3) if node.has(3) else _zeros(node, node.x(2))
     return (_layer_norm(node, total, node.x(2), beta, float(node.attr("epsilon", 1e-12))), None, None, total)
@@ -72,11 +82,11 @@ def embedded(
     y = _layer_norm(node, total, gamma, beta, float(node.attr("epsilon", 1e-12)))
     if len(node.outputs) < 2 or not node.outputs[1]:
         return (y, None, total)
-    kept = (
-        node.emit(relax.op.sum(cast(node, node.x(mask), "int32"), 1))
-        if node.has(mask)
-        else node.emit(relax.op.full(relax.ShapeExpr([b]), number(0, "int32"), "int32"))
-    )
+    if node.has(mask):  # only a 1 keeps a token, not every number but 0
+        ones = node.emit(relax.op.equal(node.x(mask), number(1, node.dtype(mask))))
+        kept = node.emit(relax.op.sum(cast(node, ones, "int32"), 1))
+    else:
+        kept = node.emit(relax.op.full(relax.ShapeExpr([b]), number(0, "int32"), "int32"))
     return (y, kept, total)
 
 
@@ -90,8 +100,8 @@ def _sum(node: Node, bias: int) -> relax.Expr:
     return add(node, total, node.x(bias)) if node.has(bias) else total
 
 
-def _one_output(node: Node, last: int) -> None:
-    asked = [name for name in node.outputs[1:last] if name] if last > 1 else [n for n in node.outputs[1:] if n]
+def _no_statistics(node: Node) -> None:
+    asked = [name for name in node.outputs[1:3] if name]
     node.refuse_unless(not asked, f"expected no mean and no deviation as outputs, found {', '.join(asked)}")
 
 

@@ -6,13 +6,12 @@ import numpy as np
 from tvm import relax
 
 from .._bits import unpacked
-from ..meaning.builder import expr_shape
 from ..meaning.constant import Constant
 from ._integer import centred, saturated
 from ._node import Node
 from ._quantised import Quantised
 from ._registry import converter
-from ._spell import add, cast, concat, derived, divide, multiply, select
+from ._spell import add, cast, concat, derived, divide, multiply, select, transpose
 from .contrib_norms import embedded
 from .indexing import inside
 from .pooling import averaged
@@ -92,16 +91,19 @@ def qlinear_leaky_relu(node: Node) -> relax.Expr:
 
 @converter("QLinearGlobalAveragePool", domain=_MS)
 def qlinear_global_average_pool(node: Node) -> relax.Expr:
-    node.refuse_unless(not node.attr("channels_last", 0), "expected channels_last=0, found 1")
     x = _real(node, 0, 1, 2)
-    axes = list(range(2, len(expr_shape(x))))
-    return _again(node, node.emit(relax.op.mean(x, axes, True)), 3, 4, node.dtype(0))
+    first = 1 if node.attr("channels_last", 0) else 2
+    y = node.emit(relax.op.mean(x, list(range(first, first + node.rank(0) - 2)), True))
+    return _again(node, y, 3, 4, node.dtype(0))
 
 
 @converter("QLinearAveragePool", domain=_MS)
 def qlinear_average_pool(node: Node) -> relax.Expr:
-    node.refuse_unless(not node.attr("channels_last", 0), "expected channels_last=0, found 1")
-    return _again(node, averaged(node, _real(node, 0, 1, 2)), 3, 4, node.dtype(0))
+    x, rank = _real(node, 0, 1, 2), node.rank(0)
+    if not node.attr("channels_last", 0):
+        return _again(node, averaged(node, x), 3, 4, node.dtype(0))
+    y = averaged(node, transpose(node, x, (0, rank - 1, *range(1, rank - 1))))
+    return _again(node, transpose(node, y, (0, *range(2, rank), 1)), 3, 4, node.dtype(0))
 
 
 @converter("QEmbedLayerNormalization", domain=_MS)

@@ -153,6 +153,7 @@ def gather_elements(node: Node) -> relax.Expr:
 
 
 @converter("GatherND")
+@converter("GatherND", domain="com.microsoft")
 def gather_nd(node: Node) -> relax.Expr:
     """The last axis of the indices holds places in the axes of the data behind the batch axes."""
     batch, count = int(node.attr("batch_dims", 0)), node.shape(1)[-1]

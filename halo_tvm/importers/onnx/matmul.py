@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import onnx
 from tvm import relax
 
 from ...dimensions import is_one
@@ -12,8 +15,9 @@ from ..meaning.broadcast import same_sizes
 from ..meaning.builder import expr_dtype, expr_shape
 from ..meaning.constant import Constant
 from ._node import Node
-from ._registry import converter
+from ._registry import converter, find
 from ._spell import add, derived, number, scaled, transpose
+from ._values import Tensor
 
 _LINEAR = ("float32", "float16", "bfloat16")
 ACTIVATIONS = {
@@ -21,6 +25,9 @@ ACTIVATIONS = {
     "Tanh": relax.op.tanh,
     "Sigmoid": relax.op.sigmoid,
 }
+# What onnxruntime fuses into a Gemm, in the spelling of an opset that has them all.
+_FUSED = (*ACTIVATIONS, "Elu", "HardSigmoid", "LeakyRelu", "Selu", "Softplus", "Softsign", "ThresholdedRelu")
+_OPSET = 13
 
 
 @converter("MatMul")
@@ -80,16 +87,17 @@ def gemm(node: Node) -> relax.Expr:
 
 @converter("FusedGemm", domain="com.microsoft")
 def fused_gemm(node: Node) -> relax.Expr:
-    name = node.attr("activation", "")
-    out = _gemm(node)
+    """An activation of Gemm, by the operator of that name with the numbers that begin with activation_."""
+    name, out = node.attr("activation", ""), _gemm(node)
     if name == "":
         return out
-    if name == "LeakyRelu":
-        return relax.op.nn.leakyrelu(out, float(node.attr("activation_alpha", 0.01)))
     node.refuse_unless(
-        name in ACTIVATIONS, f"expected the activation {', '.join(ACTIVATIONS)} or LeakyRelu, found {name}"
+        name in _FUSED, f"expected the activation {', '.join(_FUSED[:-1])} or {_FUSED[-1]}, found {name}"
     )
-    return ACTIVATIONS[name](out)
+    given = ("alpha", "beta", "gamma")
+    attrs = {key: node.attr(f"activation_{key}") for key in given if node.has_attr(f"activation_{key}")}
+    proto = onnx.helper.make_node(name, ["x"], list(node.outputs), name=node.name, **attrs)
+    return find("", name, _OPSET)(Node(proto, node.graph, [Tensor(node.emit(out))], _OPSET))
 
 
 def _gemm(node: Node) -> relax.Expr:
@@ -101,7 +109,7 @@ def _gemm(node: Node) -> relax.Expr:
     a = node.x(0)
     if node.attr("transA", 0):
         a = transpose(node, a, (1, 0))
-    out = _scaled(node, product(node, a, _turned(node, 1) if node.attr("transB", 0) else node.value(1)), alpha)
+    out = _scaled(node, product(node, a, _turned(node, 1, (1, 0)) if node.attr("transB", 0) else node.value(1)), alpha)
     if not node.has(2) or beta == 0.0:
         return out
     return add(node, out, _scaled(node, node.x(2), beta))
@@ -115,11 +123,11 @@ def _scaled(node: Node, x: relax.Expr, factor: float) -> relax.Expr:
     return node.emit(relax.op.multiply(x, number(value, dtype)))
 
 
-def _turned(node: Node, index: int) -> object:
-    """Input `index`, its last two axes exchanged: a weight when it is loaded, a tensor by an operator."""
+def _turned(node: Node, index: int, axes: Sequence[int]) -> object:
+    """Input `index`, its axes in another order: a weight when it is loaded, a tensor by an operator."""
     value = node.value(index)
-    rank = len(value.shape)
-    axes = [*range(rank - 2), rank - 1, rank - 2]
+    if list(axes) == list(range(len(axes))):
+        return value
     if isinstance(value, Constant):
         shape = [value.shape[a] for a in axes]
         return derived(value, lambda: np.transpose(value.array, axes), value.dtype, shape)
@@ -128,50 +136,71 @@ def _turned(node: Node, index: int) -> object:
 
 @converter("FusedMatMul", "TransposeMatMul", domain="com.microsoft")
 def fused_matmul(node: Node) -> relax.Expr:
-    """alpha * op(A) @ op(B); op exchanges the last two axes, or moves the batch axis behind the rows."""
-    alpha = float(node.attr("alpha", 1.0))
-    for name in ("transBatchA", "transBatchB"):
-        node.refuse_unless(not node.attr(name, 0), f"expected {name}=0, found {node.attr(name, 0)}")
-    a = node.x(0)
-    rank = len(expr_shape(a))
-    if node.attr("transA", 0) and rank > 1:
-        a = transpose(node, a, [*range(rank - 2), rank - 1, rank - 2])
-    turned = node.attr("transB", 0) and node.rank(1) > 1
-    return scaled(node, product(node, a, _turned(node, 1) if turned else node.value(1)), alpha)
+    """alpha * op(A) @ op(B); op moves the first axis behind the batch axes, and then exchanges the last two."""
+
+    def axes(index: int, side: str) -> list[int]:
+        rank = node.rank(index)
+        order = list(range(rank))
+        if node.attr(f"transBatch{side}", 0) and rank > 2:
+            order = [*range(1, rank - 1), 0, rank - 1]
+        if node.attr(f"trans{side}", 0) and rank > 1:
+            order[-2:] = order[-1], order[-2]
+        return order
+
+    a = node.graph.expr_of(_turned(node, 0, axes(0, "A")))
+    return scaled(node, product(node, a, _turned(node, 1, axes(1, "B"))), float(node.attr("alpha", 1.0)))
 
 
 @converter("MatMulNBits", domain="com.microsoft")
 def matmul_n_bits(node: Node) -> relax.Expr:
-    """A @ W^T (+ bias), W [n, k] of 2, 4 or 8 bits in blocks along k; the weight is restored when it is loaded."""
+    """A @ W^T (+ bias), W [n, k] of 2, 4 or 8 bits in blocks along k; the weight is restored when it is loaded.
+
+    g_idx [k] names the block whose scale and zero point an element has, where these are not its own block's.
+    """
     k, n, block = (int(node.attr(name)) for name in ("K", "N", "block_size"))
     bits = int(node.attr("bits", 4))
     node.refuse_unless(not node.attr("weight_prepacked", 0), "expected weights in rows, found packed ones")
     node.refuse_unless(bits in (2, 4, 8), f"expected 2, 4 or 8 bits, found {bits}")
-    node.refuse_unless(
-        not node.has(4) or node.is_known(4) and np.array_equal(node.constant(4), np.arange(k) // block),
-        "expected no reordered groups (g_idx)",
-    )
-    for index in (1, 2, 3):
+    for index in (1, 2, 3, 4):
         if node.has(index):
             node.refuse_unless(node.is_known(index), f"input {index} of MatMulNBits must be constant")
     weight, scales = node.value(1), node.value(2)
     zero = node.value(3) if node.has(3) else None
     dtype = node.dtype(0)
     blocks = -(-k // block)
+    order = _reordered(node, k, block) if node.has(4) else None
+
+    def spread(x: np.ndarray) -> np.ndarray:
+        """One number per block as numbers that broadcast to the weight."""
+        x = x.astype(np.float32)
+        return x[:, :, None] if order is None else x[:, order]
 
     def restored() -> np.ndarray:
         q = unpacked(weight.array.reshape(n, blocks, -1), bits)[:, :, :block].astype(np.float32)
+        if order is not None:
+            q = q.reshape(n, blocks * block)[:, :k]
         if zero is None:
             q -= 2 ** (bits - 1)
         elif zero.dtype == "uint8":
-            q -= unpacked(zero.array.reshape(n, -1), bits)[:, :blocks, None].astype(np.float32)
+            q -= spread(unpacked(zero.array.reshape(n, -1), bits)[:, :blocks])
         else:
-            q -= zero.array.reshape(n, blocks, 1).astype(np.float32)
-        q *= scales.array.reshape(n, blocks, 1).astype(np.float32)
-        return np.ascontiguousarray(q.reshape(n, blocks * block)[:, :k].T).astype(dtype)
+            q -= spread(zero.array.reshape(n, blocks))
+        q *= spread(scales.array.reshape(n, blocks))
+        return np.ascontiguousarray(q.reshape(n, -1)[:, :k].T).astype(dtype)
 
     out = product(node, node.x(0), derived(weight, restored, dtype, (k, n)))
     return add(node, out, node.x(5)) if node.has(5) else out
+
+
+def _reordered(node: Node, k: int, block: int) -> np.ndarray | None:
+    """The block of each element along k, from g_idx; None where elements lie in their blocks one behind the other."""
+    order, blocks = node.constant(4).reshape(-1)[:k], -(-k // block)
+    node.refuse_unless(order.size == k, f"expected {k} numbers of blocks in g_idx, found {order.size}")
+    strange = order[(order < 0) | (order >= blocks)]
+    node.refuse_unless(
+        not strange.size, f"expected numbers of blocks from 0 to {blocks - 1} in g_idx, found {strange[:1]}"
+    )
+    return None if np.array_equal(order, np.arange(k) // block) else order
 
 
 @converter("GemmFloat8", domain="com.microsoft")

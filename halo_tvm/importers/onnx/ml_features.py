@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from tvm import relax, te, tirx
 
@@ -15,8 +17,9 @@ _FROM_KEYS = 1 << 16  # most keys of a label encoder
 
 @converter("Scaler", domain=ML)
 def scaler(node: Node) -> relax.Expr:
-    """(x - offset) * scale per feature, in float32."""
-    x = as_dtype(node, node.x(0), "float32")
+    """float32 (x - offset) * scale per feature; of float64 the difference is rounded, not the two numbers."""
+    wide = "float64" if node.dtype(0) == "float64" else "float32"
+    x = as_dtype(node, node.x(0), wide)
     features = expr_shape(x)[-1]
     for name, apply in (("offset", relax.op.subtract), ("scale", relax.op.multiply)):
         if node.has_attr(name):
@@ -24,8 +27,8 @@ def scaler(node: Node) -> relax.Expr:
             node.refuse_unless(
                 values.size in (1, features), f"expected 1 or {features} values of {name}, found {values.size}"
             )
-            x = node.emit(apply(x, relax.const(values)))
-    return x
+            x = node.emit(apply(x, relax.const(values, wide)))
+    return as_dtype(node, x, "float32")
 
 
 @converter("Normalizer", domain=ML)
@@ -47,9 +50,14 @@ def normalizer(node: Node) -> relax.Expr:
 
 @converter("Binarizer", domain=ML)
 def binarizer(node: Node) -> relax.Expr:
-    x = node.x(0)
-    dtype = expr_dtype(x)
-    above = node.emit(relax.op.greater(x, relax.const(node.attr("threshold", 0.0), dtype)))
+    """1 where x is above the threshold, else 0; a whole number is above it where it is above its floor."""
+    x, threshold = node.x(0), float(node.attr("threshold", 0.0))
+    dtype = wide = expr_dtype(x)
+    if not dtype.startswith("float"):
+        node.refuse_unless(math.isfinite(threshold), f"expected a finite threshold for {dtype}, found {threshold}")
+        limits, wide = np.iinfo(np.int64), "int64"
+        threshold = min(max(math.floor(threshold), limits.min), limits.max)
+    above = node.emit(relax.op.greater(as_dtype(node, x, wide), relax.const(threshold, wide)))
     return relax.op.astype(above, dtype)
 
 
@@ -134,9 +142,9 @@ def label_encoder(node: Node) -> relax.Expr:
     node.refuse_unless(keys.dtype.name == dtype, f"expected keys of {dtype}, found {keys.dtype.name}")
     node.refuse_unless(0 < keys.size <= _FROM_KEYS, f"expected 1 to {_FROM_KEYS} keys, found {keys.size}")
     node.refuse_unless(keys.size == values.size, f"expected {keys.size} values, found {values.size}")
-    # The last of several equal keys counts; a key that is not a number comes last.
-    unique, last = np.unique(keys[::-1], return_index=True)
-    results = np.append(values[::-1][last], default).astype(values.dtype)
+    # The first of several equal keys counts; a key that is not a number comes last.
+    unique, first = np.unique(keys, return_index=True)
+    results = np.append(values[first], default)
     count = unique.size
 
     def encode(x: te.Tensor, keys: te.Tensor, results: te.Tensor) -> te.Tensor:
@@ -158,8 +166,8 @@ def label_encoder(node: Node) -> relax.Expr:
     return node.te(encode, node.x(0), relax.const(unique, str(unique.dtype)), relax.const(results, str(results.dtype)))
 
 
-def _mapping(node: Node) -> tuple[np.ndarray, np.ndarray, object]:
-    """Keys, values and the default value."""
+def _mapping(node: Node) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Keys, values and, in the type of the values, the default [1]."""
     node.refuse_unless(
         not node.attr("keys_strings", []) and not node.attr("values_strings", []),
         "keys or values are strings: expected numbers",
@@ -168,21 +176,23 @@ def _mapping(node: Node) -> tuple[np.ndarray, np.ndarray, object]:
     for what in ("keys", "values"):
         for suffix, dtype in (("tensor", None), ("int64s", np.int64), ("floats", np.float32)):
             if node.has_attr(f"{what}_{suffix}"):
-                found.append((suffix, np.asarray(node.attr(f"{what}_{suffix}"), dtype).reshape(-1)))
+                found.append(np.asarray(node.attr(f"{what}_{suffix}"), dtype).reshape(-1))
                 break
         else:
             node.refuse(f"expected {what} as numbers, found none")
-    (_, keys), (suffix, values) = found
+    keys, values = found
     node.refuse_unless(
         keys.dtype.kind in "iuf" and values.dtype.kind in "iuf", "keys or values are strings: expected numbers"
     )
-    if suffix == "tensor":
-        default = np.asarray(node.attr("default_tensor", np.array(-1 if values.dtype.kind in "iu" else -0.0))).reshape(
-            -1
-        )
+    if node.has_attr("default_tensor"):
+        default = np.asarray(node.attr("default_tensor")).reshape(-1)
         node.refuse_unless(default.size == 1, f"expected one default, found {default.size}")
-        return keys, values, default[0]
-    return keys, values, node.attr("default_int64", -1) if suffix == "int64s" else node.attr("default_float", -0.0)
+        node.refuse_unless(default.dtype.kind in "iuf", "the default is a string: expected a number")
+    elif values.dtype.kind == "f":
+        default = np.array([node.attr("default_float", -0.0)])
+    else:
+        default = np.array([node.attr("default_int64", -1)])
+    return keys, values, default.astype(values.dtype)
 
 
 @converter("ZipMap", "CastMap", "DictVectorizer", "CategoryMapper", domain=ML)

@@ -17,7 +17,7 @@ _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 @converter("TreeEnsembleRegressor", domain=ML)
 def tree_ensemble_regressor(node: Node) -> relax.Expr:
-    """float32 [rows, targets]."""
+    """float32 [rows, targets]. Every target gets its base value: onnxruntime leaves out those that got no vote."""
     x = _features(node)
     targets = int(node.attr("n_targets", 1))
     forest = by_node_ids(node, "target", expr_dtype(x), targets)

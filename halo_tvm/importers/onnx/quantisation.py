@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 from tvm import relax
@@ -83,13 +85,16 @@ def _restored(node: Node, values: list[Constant | None], target: str) -> Constan
     x, scale, zero = values
     rank = len(x.shape)
     axis, block = _axis(node, rank), int(node.attr("block_size", 0))
+    for grid in (scale, zero):
+        if grid is not None:
+            _check_grid(node, grid.shape, x.shape, axis, block)
 
     def spread(v: np.ndarray) -> np.ndarray:
         if v.size == 1:
             return v.reshape(())
-        if v.ndim == 1 and not block:
+        if not block:
             return v.reshape([-1 if i == axis else 1 for i in range(rank)])
-        return np.take(np.repeat(v, block, axis=axis), np.arange(x.shape[axis]), axis=axis) if block else v
+        return np.take(np.repeat(v, block, axis=axis), np.arange(x.shape[axis]), axis=axis)
 
     def load() -> np.ndarray:
         out = x.array.astype(np.float32)
@@ -126,23 +131,35 @@ def _spread(node: Node, index: int) -> relax.Expr:
     shape = node.shape(0)
     axis, block = _axis(node, len(shape)), int(node.attr("block_size", 0))
     x = node.stored(index)
-    if not block or len(expr_shape(x)) == 0:
-        count = node.sizes.product(expr_shape(x))
-        if isinstance(count, int) and count != 1:
-            node.refuse_unless(axis < len(shape), f"expected an axis below {len(shape)}, found {axis}")
-            node.refuse_unless(
-                not isinstance(shape[axis], int) or shape[axis] == count,
-                f"expected one scale, or {shape[axis]} along axis {axis}, found {count}",
-            )
-        return vector_for(node, x, len(shape), axis)
     found = expr_shape(x)
-    node.refuse_unless(len(found) == len(shape), f"expected one number per block of {block}, found the shape {found}")
+    _check_grid(node, found, shape, axis, block)
+    if not block or len(found) == 0:
+        return vector_for(node, x, len(shape), axis)
     wide: list[Dim] = [*found[: axis + 1], 1, *found[axis + 1 :]]
     x = node.emit(relax.op.broadcast_to(reshape(node, x, wide), [*wide[: axis + 1], block, *wide[axis + 2 :]]))
     x = reshape(node, x, [*found[:axis], node.sizes.product([found[axis], block]), *found[axis + 1 :]])
     if node.sizes.is_equal(expr_shape(x)[axis], shape[axis]):
         return x
     return node.emit(relax.op.strided_slice(x, [axis], [0], [shape[axis]]))
+
+
+def _check_grid(node: Node, found: Sequence[Dim], shape: Sequence[Dim], axis: int, block: int) -> None:
+    """Refuse a shape of scales or zero points that is not one number, one per slice along `axis`, or one per block."""
+    count = node.sizes.product(found)
+    if not found or not block and (not isinstance(count, int) or count == 1):
+        return
+    node.refuse_unless(0 <= axis < len(shape), f"expected an axis below {len(shape)}, found {axis}")
+    if not block:
+        fits = not isinstance(shape[axis], int) or shape[axis] == count
+        node.refuse_unless(fits, f"expected one scale, or {shape[axis]} along axis {axis}, found {count}")
+        return
+    node.refuse_unless(block > 0, f"expected a block_size of 0 or more, found {block}")
+    wanted = [-(-d // block) if a == axis and isinstance(d, int) else d for a, d in enumerate(shape)]
+    known = [(f, w) for f, w in zip(found, wanted) if isinstance(f, int) and isinstance(w, int)]
+    node.refuse_unless(
+        len(found) == len(shape) and all(f == w for f, w in known),
+        f"expected one number per block of {block} along axis {axis}, of the shape {wanted}, found {list(found)}",
+    )
 
 
 @converter("DynamicQuantizeLinear")

@@ -159,10 +159,19 @@ def conv_integer(node: Node) -> relax.Expr:
     return _convolved(node, 0, 1, 2, 3)
 
 
-@converter("QLinearConv")
 @converter("QLinearConv", domain="com.microsoft")
+def contrib_qlinear_conv(node: Node) -> relax.Expr:
+    """QLinearConv, perhaps of an image whose channels come last; the weight is [out, in, ...] there too."""
+    rank = node.rank(0)
+    if not node.attr("channels_last", 0):
+        return qlinear_conv(node)
+    x = node.graph.as_value(node, transpose(node, node.x(0), (0, rank - 1, *range(1, rank - 1))))
+    y = node.emit(qlinear_conv(Node(node.proto, node.graph, [x, *node.inputs[1:]], node.opset)))
+    return transpose(node, y, (0, *range(2, rank), 1))
+
+
+@converter("QLinearConv")
 def qlinear_conv(node: Node) -> relax.Expr:
-    node.refuse_unless(not node.attr("channels_last", 0), "expected channels_last=0, found 1")
     total = _convolved(node, 0, 3, 2, 5)
     rank = len(expr_shape(total))
     if node.has(8):

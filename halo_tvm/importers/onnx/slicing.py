@@ -253,6 +253,7 @@ def tile(node: Node) -> relax.Expr:
 
 
 @converter("Trilu")
+@converter("Trilu", domain="com.microsoft")
 def trilu(node: Node) -> relax.Expr:
     upper = bool(node.attr("upper", 1))
     x = node.x(0)

@@ -5,6 +5,8 @@ Select, SelectV2     Where; tf2onnx writes condition * a + (1 - condition) * b, 
 Erfc                 of large numbers to its own last digits
 Expm1, Log1p         without the cancellation of their names: to the last digits of small numbers
 Xlogy, Xlog1py, Xdivy, MulNoNan   0 where one factor is 0, whatever the other is
+LeftShift, RightShift   of signed integers, too, by less than their width; tf2onnx takes them for unsigned ones
+Mean                 of integers by a sum that their type may not hold
 TruncateMod, L2Loss, OneHot   by what ONNX has; a negative number is nowhere hot, where ONNX counts from the end
 Bucketize, LowerBound, UpperBound, InTopKV2   how many elements are less
 """
@@ -56,6 +58,33 @@ def _floor_modulo(place: Replaced) -> str:
 
 def _truncated_modulo(place: Replaced) -> str:
     return place.emit("Mod", *place.inputs, fmod=1)
+
+
+def _shift(place: Replaced) -> str:
+    """To the right with copies of the sign: ONNX shifts unsigned numbers only."""
+    x, by = place.inputs
+    dtype, is_left = place.dtype(x), place.node.type == "LeftShift"
+    limits = place.like(0, by), place.like(8 * dtype.itemsize - 1, by)
+    unsigned = np.dtype(f"u{dtype.name.removeprefix('u')}")
+    by = place.cast(place.emit("Min", place.emit("Max", by, limits[0]), limits[1]), unsigned)
+    if is_left or dtype == unsigned:
+        direction = "LEFT" if is_left else "RIGHT"
+        return place.cast(place.emit("BitShift", place.cast(x, unsigned), by, direction=direction), dtype)
+    negative = place.emit("Less", x, place.like(0, x))
+    size = place.cast(place.emit("Where", negative, place.emit("BitwiseNot", x), x), unsigned)
+    moved = place.cast(place.emit("BitShift", size, by, direction="RIGHT"), dtype)
+    return place.emit("Where", negative, place.emit("BitwiseNot", moved), moved)
+
+
+def _mean(place: Replaced) -> str | None:
+    x, axes = place.inputs
+    dtype = place.dtype(x)
+    if dtype.kind not in "iu" or dtype.itemsize == 8:
+        return None
+    axes = place.emit("Reshape", place.cast(axes, np.int64), place.const([-1]))
+    kept = int(bool(place.attr("keep_dims")))
+    wide = place.cast(x, np.int64)
+    return place.cast(place.emit("ReduceMean", wide, axes, keepdims=kept, noop_with_empty_axes=1), dtype)
 
 
 def _select(place: Replaced) -> str:
@@ -150,6 +179,9 @@ HANDLERS: dict[str, Handler] = {
     "FloorDiv": _floor_divide,
     "FloorMod": _floor_modulo,
     "TruncateMod": _truncated_modulo,
+    "LeftShift": _shift,
+    "RightShift": _shift,
+    "Mean": _mean,
     "Select": _select,
     "SelectV2": _select,
     **dict.fromkeys(("Expm1", "Log1p", "Lgamma", "Digamma", "Erfc", "Erfinv", "NextAfter"), _beyond),

@@ -111,8 +111,12 @@ def is_complex(dtype: int | None) -> bool:
 def by_itself(context: Any, node: Any) -> None:
     """`node` as tf2onnx writes it; one that it does not know stays."""
     own, options = _mapping(context.opset).get(node.type, (None, {}))
-    if own is not None:
-        own(context, node, **options)
+    if own is None:
+        return
+    if name := options.get("onnx_op"):  # its driver renames the node first, and says what it was
+        options = {**options, "tf_op": node.type}
+        node.type = name
+    own(context, node, **options)
 
 
 @cache

@@ -14,6 +14,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.core.framework import types_pb2
 from tf2onnx import convert, optimizer, tf_loader, tf_utils, utils
+from tf2onnx.optimizer import back_to_back_optimizer
 
 from ...errors import UnknownName, UnsupportedModel, UsageError
 from ...imported import ImportedModel
@@ -31,6 +32,8 @@ _KEEPS = ("_XlaMustCompile", "_noinline")  # what keeps a function from being wr
 # tf2onnx takes bfloat16 for float16, which has another range.
 tf_utils.TF_TO_ONNX_DTYPE[types_pb2.DT_BFLOAT16] = onnx.TensorProto.BFLOAT16
 utils.ONNX_TO_NUMPY_DTYPE[onnx.TensorProto.BFLOAT16] = tf.bfloat16.as_numpy_dtype
+# Of two casts in a row it drops the first, which rounds, or cuts off what the second would see.
+back_to_back_optimizer._func_map.pop(("Cast",), None)
 
 
 def import_unrestricted(path: Path, options: Mapping[str, Any]) -> ImportedModel:
@@ -118,11 +121,14 @@ def _as_onnx(
             optimizers=passes,
             custom_op_handlers=handlers(),
         )
-    except ValueError as reason:  # what tf2onnx raises where it knows an operator, but not in this use
-        said = str(reason).strip().splitlines()[0].removeprefix("make_sure failure: ")
+    except UnsupportedModel:
+        raise
+    except Exception as reason:  # ValueError of an operator in a use that tf2onnx does not know, others of its mistakes
+        said = (str(reason).strip().splitlines() or [""])[0].removeprefix("make_sure failure: ")
+        kind = "" if isinstance(reason, ValueError) else f"{type(reason).__name__}: "
         raise UnsupportedModel(
-            f"expected operators that tf2onnx can write, found others in {name} ({said[:200]}): "
-            "save the model without them"
+            f"expected operators that tf2onnx can write, found others in {name} ({kind}{said[:200]}): "
+            "save the model without them, or with fixed sizes"
         ) from reason
     finally:
         gc.unfreeze()

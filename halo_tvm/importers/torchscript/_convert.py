@@ -153,9 +153,15 @@ def _compare(
             raise UnsupportedModel(
                 f"expected a program that takes the example inputs, found {last_line(reason)[:200]}: give --shape"
             ) from reason
-    for index, (a, b) in enumerate(zip(expected, found)):
+    kept = len(found) - len(state)
+    if len(expected) != kept:
+        raise UnsupportedModel(
+            f"expected the converted graph to give the {len(expected)} results of the file, found {kept}: "
+            "export the model as ONNX"
+        )
+    for index, (a, b) in enumerate(zip(expected, found[:kept], strict=True)):
         scale = float(b.abs().max()) if b.numel() and b.is_floating_point() else 1.0
-        if a.shape != b.shape or not torch.allclose(
+        if (a.shape, a.dtype) != (b.shape, b.dtype) or not torch.allclose(
             a.double(), b.double(), atol=_TOLERANCE * max(scale, 1e-3), rtol=_TOLERANCE, equal_nan=True
         ):
             raise UnsupportedModel(
@@ -245,6 +251,7 @@ def _import(
                     f"expected dimension {axis} of {example.name} to vary, found that the model fixes it at {size} (a "
                     "trace holds the sizes it was made with): give one number for it, or script the model"
                 )
+            _check_range(example, axis, model.ranges.get(size) if isinstance(size, str) else None)
     inputs, variables = _with_numbers(model, program, examples)
     state = list(program.state_inputs)
     drawing = [name for name in model.outputs if name == RANDOM_STATE]
@@ -263,6 +270,17 @@ def _import(
     return dataclasses.replace(
         model, mod=mod, inputs=tuple(inputs), outputs=outputs, drawn=drawn, complex_outputs=complex_outputs
     )
+
+
+def _check_range(example: Example, axis: int, found: tuple[int, int] | None) -> None:
+    """A model may branch on a size: it is converted for the branch that its example takes."""
+    asked = example.ranges[axis]
+    if found is not None and asked is not None and (asked[0] < found[0] or found[1] < asked[1]):
+        raise UnsupportedModel(
+            f"expected dimension {axis} of {example.name} to take {asked[0]}..{asked[1]}, found that the graph is the "
+            f"same for {found[0]}..{found[1]} only (it branches on the size): give that range, or export the model "
+            "as ONNX"
+        )
 
 
 def _with_numbers(

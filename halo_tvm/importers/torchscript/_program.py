@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ...errors import UnsupportedModel
-from ._values import Number
+from ._values import Number, check_whole
 from ._walk import Walker
 
 
@@ -66,7 +66,7 @@ def state_name(path: str) -> str:
 
 
 def flat(value: object) -> list[torch.Tensor]:
-    """Tensors of a result, in order, through tuples, lists and dictionaries."""
+    """Tensors of a result, in order, through tuples, lists and dictionaries; None and texts are left out."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, Number):
@@ -75,9 +75,14 @@ def flat(value: object) -> list[torch.Tensor]:
         return [t for v in value.values() for t in flat(v)]
     if isinstance(value, list | tuple):
         return [t for v in value for t in flat(v)]
-    if isinstance(value, bool | int | float | torch.SymInt):
+    if isinstance(value, bool | int | float | torch.SymInt | torch.SymFloat | torch.SymBool):
+        check_whole(value)
         return [Number(value).as_tensor()]
-    return []
+    if value is None or isinstance(value, str):
+        return []
+    raise UnsupportedModel(
+        f"expected results that are tensors or numbers, found a {type(value).__name__}: return a tensor in its place"
+    )
 
 
 def steady_state(walker: Walker, arguments: tuple[object, ...]) -> State:

@@ -1,4 +1,4 @@
-"""What TorchScript computes with Python values: numbers, strings, lists. No tensor is touched here.
+"""What TorchScript computes with Python values: numbers, strings, lists. No tensor is computed on.
 
 Sizes may be symbolic (`torch.SymInt`); Python's own operators work on them and record what they decide.
 """
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ...errors import UnsupportedModel
+from ._values import to_number
 
 _LARGEST_LIST = 1 << 20
 
@@ -50,8 +51,32 @@ def _changed(method: str) -> Callable[..., object]:
     return run
 
 
+def _delete(values: list[object] | dict[object, object], key: object) -> None:
+    del values[key]
+
+
+def _sort(values: list[object], reverse: bool = False) -> None:
+    values.sort(reverse=reverse)
+
+
+def _text(value: object) -> str:
+    """As TorchScript writes it: of whole floats only the point."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e10:
+        return f"{int(value)}."
+    return str(value)
+
+
 def _format(text: str, *args: object) -> str:
-    return text.replace("{}", "%s") % args if text.count("{}") == len(args) else text
+    """{} in order; TorchScript knows no other braces."""
+    head, *parts = text.split("{}")
+    if len(args) < len(parts):
+        raise UnsupportedModel(f"expected {len(parts)} values for {text[:80]!r}, found {len(args)}: give one for each")
+    return head + "".join(_text(value) + part for value, part in zip(args, parts))
+
+
+def leaves(data: object) -> list[object]:
+    """Numbers in nested lists, in order."""
+    return [n for d in data for n in leaves(d)] if isinstance(data, list) else [to_number(data)]
 
 
 def _from(a: object, b: object, times: object = 1) -> object:
@@ -106,8 +131,25 @@ def _range_length(low: int, high: int, step: int) -> int:
     return max(0, (high - low + step - (1 if step > 0 else -1)) // step)
 
 
+def _absolute(x: object) -> object:
+    return torch.sym_max(x, -x) if isinstance(x, torch.SymInt) else abs(x)
+
+
+def _floor_divide(a: object, b: object) -> object:
+    if isinstance(a, torch.SymFloat) or isinstance(b, torch.SymFloat):
+        return torch.sym_float(math.floor(a / b))
+    return a // b
+
+
+def _round(x: object) -> object:
+    """A float, also of an integer."""
+    return torch.sym_float(x if isinstance(x, int | torch.SymInt) else round(x))
+
+
 def _same(a: object, b: object) -> bool:
-    return a is b or (a is None) == (b is None) and type(a) is type(b) and a == b
+    if a is None or b is None or isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
+        return a is b
+    return a is b or type(a) is type(b) and a == b
 
 
 SCALARS: dict[str, Callable[..., object]] = {
@@ -119,13 +161,13 @@ SCALARS: dict[str, Callable[..., object]] = {
     "aten::true_divide": operator.truediv,
     "aten::minimum": _min,
     "aten::maximum": _max,
-    "aten::floordiv": operator.floordiv,
-    "aten::floor_divide": operator.floordiv,
+    "aten::floordiv": _floor_divide,
+    "aten::floor_divide": _floor_divide,
     "aten::remainder": operator.mod,
     "aten::fmod": math.fmod,
     "aten::pow": _power,
     "aten::neg": operator.neg,
-    "aten::abs": abs,
+    "aten::abs": _absolute,
     "aten::eq": operator.eq,
     "aten::ne": operator.ne,
     "aten::lt": operator.lt,
@@ -142,7 +184,7 @@ SCALARS: dict[str, Callable[..., object]] = {
     "aten::__rshift__": operator.rshift,
     "aten::floor": lambda x: torch.sym_int(x) if isinstance(x, torch.SymFloat) else math.floor(x),
     "aten::ceil": math.ceil,
-    "aten::round": round,
+    "aten::round": _round,
     "aten::sqrt": lambda x: torch.sym_float(x) ** 0.5,
     "aten::exp": math.exp,
     "aten::log": math.log,
@@ -154,8 +196,8 @@ SCALARS: dict[str, Callable[..., object]] = {
     "aten::Float": _float,
     "aten::IntImplicit": _integer,
     "aten::FloatImplicit": _float,
-    "aten::ScalarImplicit": lambda x: x,
-    "aten::str": str,
+    **dict.fromkeys(("aten::ScalarImplicit", "aten::item"), lambda x: x),
+    "aten::str": _text,
     "aten::format": _format,
     "aten::percentFormat": lambda text, *args: text % args,
     "aten::len": len,
@@ -168,6 +210,9 @@ SCALARS: dict[str, Callable[..., object]] = {
     "aten::insert": _changed("insert"),
     "aten::reverse": _changed("reverse"),
     "aten::clear": _changed("clear"),
+    "aten::remove": _changed("remove"),
+    "aten::sort": _sort,
+    "aten::Delete": _delete,
     "aten::add_": _changed("extend"),
     "aten::pop": _call("pop"),
     "aten::copy": _call("copy"),
@@ -188,8 +233,7 @@ SCALARS: dict[str, Callable[..., object]] = {
     "aten::__derive_index": lambda index, start, step: start + index * step,
     "prim::min": _min,
     "prim::max": _max,
-    "prim::abs": abs,
-    "prim::unchecked_cast": lambda x: x,
+    "prim::abs": _absolute,
     "aten::warn": lambda *_: None,
     "prim::Print": lambda *_: None,
     "prim::AutogradAllNonZero": lambda *_: True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import torch
 
 from ...errors import UnsupportedModel
 from ._program import flat
+from ._writes import attributes_set, attributes_written
 
 
 class Source:
@@ -18,7 +18,8 @@ class Source:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.script = self._load()  # never run: the walker reads its attributes
-        self.stateful = any(node.kind() == "prim::SetAttr" for node in _nodes(self.script.inlined_graph))
+        graph = self.script.inlined_graph
+        self.stateful = bool(attributes_set(graph) or attributes_written(graph))
         self._runner: torch.jit.ScriptModule | None = None
 
     def _load(self) -> torch.jit.ScriptModule:
@@ -50,12 +51,6 @@ class Source:
         except (RuntimeError, IndexError, ValueError, TypeError):
             return False
         return True
-
-
-def _nodes(block: object) -> itertools.chain:
-    return itertools.chain.from_iterable(
-        itertools.chain([node], *(_nodes(inner) for inner in node.blocks())) for node in block.nodes()
-    )
 
 
 def last_line(reason: BaseException) -> str:

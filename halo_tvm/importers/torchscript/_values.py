@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
+
+from ...errors import UnsupportedModel
 
 
 @dataclass(frozen=True)
@@ -13,6 +15,13 @@ class Object:
     """A module inside the file, by its path."""
 
     path: str
+
+
+@dataclass(frozen=True)
+class Made:
+    """An object that the graph makes while running, as that of `with torch.no_grad()`."""
+
+    attributes: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -36,8 +45,18 @@ def to_number(value: object) -> object:
     return value.value if isinstance(value, Number) else value
 
 
+def check_whole(number: object) -> None:
+    """`UnsupportedModel` of a fraction or a comparison of open sizes, of which no tensor can be made."""
+    if isinstance(number, torch.SymFloat | torch.SymBool):
+        found = "fraction" if isinstance(number, torch.SymFloat) else "comparison"
+        raise UnsupportedModel(
+            f"expected tensors made of whole numbers where sizes are open, found a {found} of a size: "
+            "give fixed shapes, or leave it out"
+        )
+
+
 # The numbers by which TorchScript knows dtypes.
-_DTYPES = (
+DTYPES = (
     torch.uint8,
     torch.int8,
     torch.int16,
@@ -69,7 +88,7 @@ def to_native(value: object, argument: object) -> object:
         return [(v.as_tensor() if tensors else v.value) if isinstance(v, Number) else v for v in value]
     if isinstance(value, int) and not isinstance(value, bool):
         if real == "ScalarType":
-            return _DTYPES[value]
+            return DTYPES[value]
         if real == "Layout":
             return _LAYOUTS[0]
         if real == "MemoryFormat":
@@ -94,7 +113,7 @@ ATTRIBUTES: dict[str, Callable[..., object]] = {
     "aten::dim": lambda x: x.dim(),
     "aten::numel": lambda x: x.numel(),
     "aten::stride": lambda x, *dim: x.stride(*dim) if dim else list(x.stride()),
-    "prim::dtype": lambda x: _DTYPES.index(x.dtype),
+    "prim::dtype": lambda x: DTYPES.index(x.dtype),
     "prim::device": lambda x: torch.device("cpu"),
     "prim::layout": lambda x: 0,
     "prim::is_cuda": lambda x: False,

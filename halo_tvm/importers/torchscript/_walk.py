@@ -7,14 +7,17 @@ sizes that the graph reads from its inputs stay symbolic. Attributes that the gr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 import torch
 
 from ...errors import UnsupportedModel
 from ._cells import CELLS
+from ._numbers import implicit, tensor_of
 from ._scalars import SCALARS
-from ._values import ATTRIBUTES, Number, Object, to_native, to_number
+from ._values import ATTRIBUTES, Made, Number, Object, to_native, to_number
+from ._writes import Kept, attributes_set, attributes_written, copied, joined, module_paths, nodes_of, writes_inputs
 
 _STEPS = 2_000_000  # nodes evaluated in one run of the graph, unrolled loops included
 
@@ -28,19 +31,29 @@ class Walker(torch.nn.Module):
         self._names: dict[str, str] = {}  # path of an attribute, or of a constant -> name here
         self._scalars: dict[str, object] = {}  # name of a constant of rank 0 -> its value
         self._schemas: dict[str, tuple[Callable[..., object], torch._C.FunctionSchema]] = {}
-        self._objects: dict[str, str] = {next(iter(self._graph.inputs())).debugName(): ""}
+        self._objects = module_paths(self._graph)
         self._steps = 0
         self._state: dict[str, object] = {}
-        self._register(self._graph)
-        self.state_paths = tuple(dict.fromkeys(self._paths_set(self._graph)))
+        self._kept: dict[str, Kept] = {}
+        for node in nodes_of(self._graph):
+            self._register(node)
+        self._written = frozenset(attributes_written(self._graph))
+        self._writes_inputs = writes_inputs(self._graph)
+        held = (p for p in attributes_written(self._graph) if isinstance(self.attribute(p), torch.Tensor))
+        self.state_paths = tuple(dict.fromkeys((*attributes_set(self._graph), *held)))
 
     def run(self, arguments: tuple[object, ...], state: Mapping[str, object]) -> tuple[object, dict[str, object]]:
         """(what the graph returns, the attributes it sets); `state` has their values before."""
-        self._steps, self._state = 0, dict(state)
+        self._steps, self._kept = 0, {}
+        self._state = {path: copied(value) if path in self._written else value for path, value in state.items()}
+        if self._writes_inputs:
+            arguments = tuple(copied(value) for value in arguments)
         graph_inputs = list(self._graph.inputs())
         env: dict[str, object] = {graph_inputs[0].debugName(): Object("")}
         env.update(zip((i.debugName() for i in graph_inputs[1:]), arguments, strict=True))
         self._block(self._graph, env)
+        for kept in self._kept.values():
+            kept.check()
         outputs = [env[o.debugName()] for o in self._graph.outputs()]
         return outputs[0] if len(outputs) == 1 else tuple(outputs), self._state
 
@@ -53,26 +66,20 @@ class Walker(torch.nn.Module):
 
     # registration
 
-    def _register(self, block: object) -> None:
-        for node in block.nodes():
-            kind = node.kind()
-            if kind == "prim::GetAttr":
-                self._register_attribute(node)
-            elif kind == "prim::Constant":
-                value = node.output().toIValue() if node.output().type().kind() != "NoneType" else None
-                if isinstance(value, torch.Tensor):
-                    self._keep(f"constant.{node.output().debugName()}", value)
-            for inner in node.blocks():
-                self._register(inner)
+    def _register(self, node: torch._C.Node) -> None:
+        kind = node.kind()
+        if kind == "prim::GetAttr":
+            self._register_attribute(node)
+        elif kind == "prim::Constant":
+            value = node.output().toIValue() if node.output().type().kind() != "NoneType" else None
+            if isinstance(value, torch.Tensor):
+                self._keep(f"constant.{node.output().debugName()}", value)
 
     def _register_attribute(self, node: torch._C.Node) -> None:
         owner = self._objects.get(node.input().debugName())
-        if owner is None:
+        if owner is None or node.output().type().kind() == "ClassType":
             return
-        path = f"{owner}.{node.s('name')}" if owner else node.s("name")
-        if node.output().type().kind() == "ClassType":
-            self._objects[node.output().debugName()] = path
-            return
+        path = joined(owner, node.s("name"))
         value = self.attribute(path)
         if isinstance(value, torch.Tensor):
             self._keep(path, value)
@@ -92,16 +99,6 @@ class Walker(torch.nn.Module):
             self.register_parameter(name, torch.nn.Parameter(value, requires_grad=False))
         else:
             self.register_buffer(name, value)
-
-    def _paths_set(self, block: object) -> list[str]:
-        found = []
-        for node in block.nodes():
-            if node.kind() == "prim::SetAttr":
-                owner = self._objects.get(next(iter(node.inputs())).debugName(), "")
-                found.append(f"{owner}.{node.s('name')}" if owner else node.s("name"))
-            for inner in node.blocks():
-                found += self._paths_set(inner)
-        return found
 
     # evaluation
 
@@ -135,7 +132,8 @@ class Walker(torch.nn.Module):
                 plain[1:] = [plain[1] * plain[2]]
             if kind == "aten::div" and len(plain) == 3 and isinstance(plain[2], str):
                 return (_wrap(args, _rounded_division(*plain)),)
-            return (_wrap(args, SCALARS[kind](*plain)),)
+            found = SCALARS[kind](*plain)
+            return (_wrap(args, found),) if node.outputsSize() else ()
         if kind in _COPIES and isinstance(args[0], Number):
             floats = kind == "aten::to" and isinstance(args[1], int) and args[1] in _FLOATS
             if floats:
@@ -178,6 +176,12 @@ class Walker(torch.nn.Module):
                 raise UnsupportedModel(
                     f"expected operators that compute on tensors, found {schema.name}: export the model without it"
                 )
+            generic = next((str(a.type) for a in schema.arguments if _GENERIC.search(str(a.type))), None)
+            if generic is not None:
+                raise UnsupportedModel(
+                    f"expected operators that compute on tensors, found {schema.name} of a {generic}: "
+                    "export the model without it"
+                )
             self._schemas[text] = getattr(packet, schema.overload_name or "default"), schema
         return self._schemas[text]
 
@@ -185,6 +189,8 @@ class Walker(torch.nn.Module):
 # A number stays one through these; TorchScript's dtypes 5 to 7 are floats, 2 to 4 integers.
 _COPIES = ("aten::to", "aten::detach", "aten::clone", "aten::contiguous")
 _FLOATS, _INTEGERS = (5, 6, 7), (2, 3, 4)
+
+_GENERIC = re.compile(r"\bt\d?\b|\bDict\b")  # of any type: what only TorchScript's interpreter can call
 
 # Files and quantised or packed objects: nothing an inference graph needs.
 _FORBIDDEN = {("aten", name) for name in ("save", "from_file", "load", "_save", "wait", "hash")}
@@ -216,24 +222,31 @@ def _constant(walker: Walker, node: torch._C.Node, _env: dict[str, object]) -> t
 
 def _get(walker: Walker, node: torch._C.Node, env: dict[str, object]) -> tuple[object, ...]:
     owner, name = env[node.input().debugName()], node.s("name")
+    if isinstance(owner, Made) and name in owner.attributes:
+        return (owner.attributes[name],)
     if not isinstance(owner, Object):
         raise UnsupportedModel(
             f"expected attributes of modules, found {name} of an object made while running: export the model as ONNX"
         )
-    path = f"{owner.path}.{name}" if owner.path else name
+    path = joined(owner.path, name)
     if node.output().type().kind() == "ClassType":
         return (Object(path),)
     if path in walker._state:
         return (walker._state[path],)
-    if path in walker._names:
-        return (getattr(walker, walker._names[path]),)
-    return (walker.attribute(path),)
+    value = getattr(walker, walker._names[path]) if path in walker._names else walker.attribute(path)
+    if path not in walker._written:
+        return (value,)
+    if isinstance(value, list | dict):
+        return (walker._kept.setdefault(path, Kept(path, value)).value,)
+    return (walker._state.setdefault(path, copied(value)),)
 
 
 def _set_attribute(walker: Walker, node: torch._C.Node, env: dict[str, object]) -> tuple[object, ...]:
     owner, value = (env[i.debugName()] for i in node.inputs())
-    name = node.s("name")
-    walker._state[f"{owner.path}.{name}" if owner.path else name] = value
+    if isinstance(owner, Made):
+        owner.attributes[node.s("name")] = value
+    else:
+        walker._state[joined(owner.path, node.s("name"))] = value
     return ()
 
 
@@ -300,22 +313,11 @@ def _to_tensor(_walker: Walker, node: torch._C.Node, env: dict[str, object]) -> 
     return (value if isinstance(value, torch.Tensor | Number) else Number(value),)
 
 
-def _implicit(_walker: Walker, node: torch._C.Node, env: dict[str, object]) -> tuple[object, ...]:
-    (value,) = _values(node, env)
-    if isinstance(value, Number):
-        value = value.value
-        return (SCALARS[node.kind()](value),)
-    if isinstance(value, torch.Tensor):
-        if value.numel() == 1 and node.kind() == "aten::Bool":
-            return (value,)
-        try:
-            return (value.item(),)
-        except (RuntimeError, TypeError) as reason:
-            raise UnsupportedModel(
-                "expected sizes that follow from shapes and constants, found one that depends on the values of "
-                "a tensor: export the model as ONNX"
-            ) from reason
-    return (SCALARS[node.kind()](value),)
+def _create(_walker: Walker, node: torch._C.Node, _env: dict[str, object]) -> tuple[object, ...]:
+    kind = str(node.output().type())
+    if not kind.startswith("__torch__.torch.autograd.grad_mode."):
+        raise UnsupportedModel(f"expected tensors, numbers, lists, found an object of {kind}: export the model as ONNX")
+    return (Made(),)
 
 
 def _isinstance(_walker: Walker, node: torch._C.Node, env: dict[str, object]) -> tuple[object, ...]:
@@ -341,12 +343,17 @@ _SPECIAL: dict[str, Special] = {
     "prim::TupleSlice": lambda w, n, env: (_values(n, env)[0][n.i("beg") : n.i("end")],),
     "prim::Uninitialized": lambda w, n, env: (None,),
     "prim::NumToTensor": _to_tensor,
-    "aten::Int": _implicit,
-    "aten::Float": _implicit,
-    "aten::Bool": _implicit,
-    "aten::IntImplicit": _implicit,
-    "aten::FloatImplicit": _implicit,
-    "aten::ScalarImplicit": _implicit,
-    "aten::item": _implicit,
+    "prim::CreateObject": _create,
+    "prim::Enter": lambda w, n, env: (None,),  # of grad_mode, which has no meaning here
+    "prim::Exit": lambda w, n, env: (None,),
+    **dict.fromkeys(
+        [f"aten::{kind}" for kind in "Int Float Bool IntImplicit FloatImplicit ScalarImplicit item".split()],
+        lambda w, n, env: (implicit(n, _values(n, env)[0]),),
+    ),
+    "aten::tensor": lambda w, n, env: (tensor_of(*_values(n, env)),),
+    "aten::as_tensor": lambda w, n, env: (tensor_of(*_values(n, env)),),
+    "prim::unchecked_cast": lambda w, n, env: (_values(n, env)[0],),
+    "aten::__is__": lambda w, n, env: (SCALARS[n.kind()](*_values(n, env)),),
+    "aten::__isnot__": lambda w, n, env: (SCALARS[n.kind()](*_values(n, env)),),
     "prim::isinstance": _isinstance,
 }

@@ -14,6 +14,7 @@ from halo_tvm.in_process import compile_in_process
 ort = pytest.importorskip("onnxruntime")
 
 RNG = np.random.default_rng(7)
+_CLOSE = {"float32": (2e-4, 2e-5), "float16": (4e-3, 4e-3)}
 SMALL = (RNG.standard_normal((2, 5, 24)) * 0.5).astype(np.float32)
 
 
@@ -22,12 +23,12 @@ def f32(*shape: int, scale: float = 0.5) -> np.ndarray:
 
 
 def model_of(
-    op: str, inputs: list, outputs: int, weights: tuple[int, ...], **attrs: object
+    op: str, inputs: list, outputs: int, weights: tuple[int, ...], domain: str = "com.microsoft", **attrs: object
 ) -> tuple[onnx.ModelProto, dict]:
-    """One node of com.microsoft; inputs at `weights` are constants, None is an input left out."""
+    """One node of `domain`; inputs at `weights` are constants, None is an input left out."""
     names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
     feeds = {n: x for i, (n, x) in enumerate(zip(names, inputs)) if n and i not in weights}
-    node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], domain="com.microsoft", **attrs)
+    node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], domain=domain, **attrs)
     infos = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in feeds.items()
     ]
@@ -41,9 +42,15 @@ def model_of(
 
 
 def check(
-    op: str, inputs: list, outputs: int = 1, weights: tuple[int, ...] = (), steps: int = 0, **attrs: object
+    op: str,
+    inputs: list,
+    outputs: int = 1,
+    weights: tuple[int, ...] = (),
+    steps: int = 0,
+    close: tuple[float, float] = (2e-4, 2e-5),
+    **attrs: object,
 ) -> None:
-    """Compare with onnxruntime; integers may differ by `steps`."""
+    """Compare with onnxruntime; integers may differ by `steps`, floats relatively or by an amount as `close` says."""
     model, feeds = model_of(op, inputs, outputs, weights, **attrs)
     exact = with_unsigned_weights(model.SerializeToString())
     wanted = ort.InferenceSession(exact, providers=["CPUExecutionProvider"]).run(None, feeds)
@@ -59,7 +66,7 @@ def check(
         got = np.asarray(found[f"y{index}"])
         assert got.dtype == want.dtype and got.shape == want.shape
         if want.dtype.kind == "f":
-            np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
+            np.testing.assert_allclose(got, want, *close)
         else:
             assert np.abs(got.astype(np.int64) - want.astype(np.int64)).max(initial=0) <= steps
 
@@ -70,6 +77,7 @@ def check(
         ([None, None, None], {}),
         ([np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], np.int32), None, None], {}),
         ([np.array([5, 3], np.int32), None, None], {}),
+        ([np.array([5, 4, 0, 2], np.int32), None, None], {}),  # behind the ends of rows where they begin
         ([None, None, f32(2, 4, 5, 5)], {"unidirectional": 1}),
     ],
 )
@@ -119,6 +127,16 @@ def test_group_query_attention(attrs, past):
     check("GroupQueryAttention", inputs, 3, weights=(6,), num_heads=4, kv_num_heads=2, **attrs)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("attrs", [{"smooth_softmax": -1}, {"smooth_softmax": 1}, {"local_window_size": 3}])
+def test_a_softmax_with_one_more_score(attrs, dtype):
+    """A score of every head, or for all heads a 0, whose weight goes nowhere; -1 says that there is none."""
+    sink = [] if "smooth_softmax" in attrs else [None] * 4 + [np.array([2, -1, 0.5, 9], dtype)]
+    q, k, v = (f32(2, 5, width, scale=scale).astype(dtype) for width, scale in ((64, 0.5), (32, 0.4), (32, 0.3)))
+    inputs = [q, k, v, None, None, np.array([4, 4], np.int32), np.array(5, np.int32), *sink]
+    check("GroupQueryAttention", inputs, 3, weights=(6,), close=_CLOSE[dtype], num_heads=4, kv_num_heads=2, **attrs)
+
+
 @pytest.mark.parametrize(
     "op, inputs, outputs",
     [
@@ -136,9 +154,17 @@ def test_fused_pointwise(op, inputs, outputs):
     check(op, inputs, outputs, weights=tuple(range(2 if "Skip" in op else 1, len(inputs))))
 
 
+@pytest.mark.parametrize("axis", [-1, 1])
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_simplified_layer_normalization(axis, outputs):
+    """The second output is the inverse of the root mean square."""
+    scale = f32(*SMALL.shape[axis:])
+    check("SimplifiedLayerNormalization", [SMALL, scale], outputs, weights=(1,), domain="", axis=axis)
+
+
 def test_embed_layer_norm():
     ids, kinds = np.array([[1, 5, 2], [0, 3, 9]], np.int32), np.array([[0, 0, 1], [1, 0, 0]], np.int32)
-    mask = np.array([[1, 1, 1], [1, 1, 0]], np.int32)
+    mask = np.array([[1, 2, 1], [1, 1, 0]], np.int32)  # only ones are counted
     check(
         "EmbedLayerNormalization",
         [ids, kinds, f32(10, 24), f32(6, 24), f32(2, 24), f32(24), f32(24), mask],
@@ -154,6 +180,19 @@ def test_fused_matmul(attrs, weights):
     check("FusedMatMul", [a, f32(7, 6) if "transB" in attrs else f32(6, 7)], weights=weights, **attrs)
 
 
+@pytest.mark.parametrize("attrs", [{}, {"transA": 1, "transB": 1}])
+@pytest.mark.parametrize("weights", [(), (1,)])
+def test_fused_matmul_with_batches_behind_the_first_axis(attrs, weights):
+    a, b = (f32(6, 2, 3, 5), f32(7, 2, 3, 6)) if attrs else (f32(5, 2, 3, 6), f32(6, 2, 3, 7))
+    check("FusedMatMul", [a, b], weights=weights, transBatchA=1, transBatchB=1, **attrs)
+
+
+@pytest.mark.parametrize("name", ["Elu", "HardSigmoid", "LeakyRelu", "Selu", "Softplus", "Softsign", "ThresholdedRelu"])
+def test_activations_of_fused_gemm(name):
+    numbers = {f"activation_{key}": value for key, value in (("alpha", 0.3), ("beta", 0.4), ("gamma", 1.2))}
+    check("FusedGemm", [f32(4, 6), f32(6, 7), f32(7)], weights=(1, 2), activation=name, **numbers)
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("zeros", [False, True])
 def test_matmul_n_bits(bits, zeros):
@@ -163,6 +202,46 @@ def test_matmul_n_bits(bits, zeros):
     inputs = [f32(3, k), packed, np.abs(f32(n, k // block)) + 0.01] + ([zero] if zeros else [])
     attrs = {"K": k, "N": n, "block_size": block} | ({"bits": bits} if bits != 4 else {})  # 4 where nothing is said
     check("MatMulNBits", inputs, weights=tuple(range(1, len(inputs))), **attrs)
+
+
+@pytest.mark.parametrize("zeros", ["none", "floats", "packed"])
+def test_blocks_of_columns_in_the_order_of_their_activations(zeros):
+    """As GPTQ makes them. onnxruntime takes packed zero points for 8 there: those are compared with the definition."""
+    rng, (k, n, block) = np.random.default_rng(4), (50, 7, 16)
+    packed = rng.integers(0, 256, (n, 4, 8), np.uint8)
+    scales, order = np.abs(f32(n, 4)) + 0.01, rng.permutation(np.arange(k) // block).astype(np.int32)
+    zero = {"none": None, "floats": f32(n, 4) + 7, "packed": rng.integers(0, 256, (n, 2), np.uint8)}[zeros]
+    inputs, attrs = [f32(3, k), packed, scales, zero, order], {"K": k, "N": n, "block_size": block}
+    weights = tuple(i for i in range(1, 5) if inputs[i] is not None)
+    if zeros != "packed":
+        return check("MatMulNBits", inputs, weights=weights, **attrs)
+    model, feeds = model_of("MatMulNBits", inputs, 1, weights, **attrs)
+    numbers, centres = (np.stack([x & 15, x >> 4], -1).reshape(n, -1).astype(float) for x in (packed, zero))
+    wanted = feeds["x0"] @ ((numbers[:, :k] - centres[:, order]) * scales[:, order]).T
+    found = compile_in_process(import_proto(model, name="test"))(**feeds)["y0"]
+    np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=2e-5)
+
+
+_PADS = np.array([1, 0, 2, 0, 3, -1], np.int64)
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "weights", "attrs"),
+    [
+        ("Trilu", [f32(2, 4, 5), np.array(1, np.int64)], (1,), {"upper": 0}),
+        ("Range", [np.array(1, np.float32), np.array(4, np.float32)], (), {}),
+        ("Range", [np.array(9, np.int64), np.array(1, np.int64), np.array(-3, np.int64)], (1, 2), {}),
+        ("Pad", [f32(2, 3, 4), _PADS, np.array([7], np.float32)], (1,), {}),
+        ("Pad", [f32(2, 3, 4), np.abs(_PADS)[None] // 2], (), {"mode": "reflect"}),
+        ("ExpandDims", [f32(2, 3), np.array(-1, np.int32)], (1,), {}),
+        ("GatherND", [f32(3, 4, 5), np.array([[2, 1], [-1, 0]], np.int64)], (), {}),
+        ("Inverse", [f32(3, 4, 4) + 3 * np.eye(4, dtype=np.float32)], (), {}),
+        ("CDist", [f32(5, 6), f32(4, 6)], (), {"metric": "euclidean"}),
+        ("CDist", [f32(5, 6).astype(np.float64), f32(4, 6).astype(np.float64)], (), {"metric": "sqeuclidean"}),
+    ],
+)
+def test_what_onnx_has_as_well(op, inputs, weights, attrs):
+    check(op, inputs, weights=weights, **attrs)
 
 
 def bytes_of(*shape: int, dtype: str = "uint8") -> np.ndarray:
@@ -190,6 +269,20 @@ def test_integer_matmuls(depth):
         ("QLinearSigmoid", [bytes_of(2, 5), SCALE, ZERO, SCALE / 8, np.array(0, np.uint8)], {}),
         ("QLinearLeakyRelu", [bytes_of(2, 5), SCALE, ZERO, SCALE, ZERO], {"alpha": 0.1}),
         ("QLinearGlobalAveragePool", [bytes_of(1, 3, 4, 5), SCALE, ZERO, SCALE, ZERO], {}),
+        ("QLinearGlobalAveragePool", [bytes_of(1, 3, 4, 5), SCALE, ZERO, SCALE, ZERO], {"channels_last": 1}),
+        (
+            "QLinearConv",
+            [
+                *(bytes_of(1, 6, 5, 4), SCALE, ZERO, bytes_of(7, 4, 3, 3, dtype="int8"), np.abs(f32(7)) / 9 + 0.01),
+                *(np.zeros(7, np.int8), SCALE * 60, ZERO, bytes_of(7).astype(np.int32)),
+            ],
+            {"pads": [1, 0, 1, 0], "channels_last": 1},
+        ),
+        (
+            "QLinearAveragePool",
+            [bytes_of(1, 4, 5, 3), SCALE, ZERO, SCALE, ZERO],
+            {"kernel_shape": [3, 2], "pads": [1, 0, 1, 0], "strides": [2, 1], "channels_last": 1},
+        ),
         (
             "QLinearAveragePool",
             [bytes_of(1, 3, 4, 5), SCALE, ZERO, SCALE, ZERO],
@@ -252,7 +345,7 @@ def test_rows_of_a_table_in_blocks(bits) -> None:
 @pytest.mark.parametrize(
     ("more", "attrs", "said"),
     [
-        ([], {"smooth_softmax": 1}, "smooth_softmax=0"),
+        ([], {"qk_output": 1}, "qk_output=0"),
         ([None] * 9 + [np.array([1], np.int32)], {}, "no input 16 .*lengths of queries"),
     ],
 )

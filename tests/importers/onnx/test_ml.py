@@ -70,6 +70,7 @@ def trees(
 FEATURES = {
     "scaler": (model("Scaler", ONE, 1, offset=[1.0, 2, 3, 4], scale=[0.5, 2, 1, 3]), X),
     "scaler-int": (model("Scaler", ONE, 1, T.INT64, offset=[1.0], scale=[0.5]), np.arange(8).reshape(2, 4)),
+    "scaler-double": (model("Scaler", ONE, 1, T.DOUBLE, offset=[1e9], scale=[2.0]), 1e9 + X.astype(np.float64)),
     "max": (model("Normalizer", ONE, 1, norm="MAX"), X),
     "l1": (model("Normalizer", ONE, 1, norm="L1"), X),
     "l2": (model("Normalizer", ONE, 1, norm="L2"), np.concatenate([X, 0 * X[:1]])),
@@ -92,6 +93,34 @@ FEATURES = {
         ),
         np.array([[1, 5, 9, 0], [7, 319, 6, -1]]),
     ),
+    "encoder-twice": (
+        model("LabelEncoder", ONE, 4, keys_floats=[1.0, np.nan, 3.5, 1.0, np.nan], values_floats=[1.0, 2, 3, 4, 5]),
+        np.array([[1, np.nan, 3.5, 9]], np.float32),
+    ),
+    "encoder-default-tensor": (
+        model(
+            "LabelEncoder",
+            [("y", T.INT64)],
+            4,
+            T.INT64,
+            keys_int64s=[1, 2],
+            values_int64s=[10, 20],
+            default_tensor=helper.make_tensor("d", T.INT64, [1], [77]),
+        ),
+        np.array([[1, 2, 9, 0]]),
+    ),
+    "encoder-values-tensor": (
+        model(
+            "LabelEncoder",
+            [("y", T.INT64)],
+            4,
+            T.INT64,
+            keys_int64s=[1, 2],
+            values_tensor=helper.make_tensor("v", T.INT64, [2], [10, 20]),
+            default_int64=77,
+        ),
+        np.array([[1, 2, 9, 0]]),
+    ),
     "regressor": (model("LinearRegressor", ONE, 1, coefficients=numbers(8), intercepts=[0.5, 1.0], targets=2), X),
 }
 
@@ -99,6 +128,14 @@ FEATURES = {
 def test_features() -> None:
     for proto, x in FEATURES.values():
         agrees(proto, x)
+
+
+@pytest.mark.parametrize("threshold", [0.5, -0.5, -2.0, 1e30])
+def test_whole_numbers_are_above_a_threshold_between_two(threshold: float) -> None:
+    x = np.arange(-4, 4).reshape(2, 4)  # onnxruntime has no binarizer of whole numbers
+    proto = model("Binarizer", [("y", T.INT64)], 1, T.INT64, threshold=threshold)
+    found = compile_in_process(import_proto(proto, name="t"), threads=1)(x=x)["y"]
+    np.testing.assert_array_equal(found, (x > threshold).astype(np.int64))
 
 
 @pytest.mark.parametrize(("kind", "scores"), [("LOGISTIC", 1), ("SOFTMAX", 3), ("SOFTMAX_ZERO", 3)])
@@ -111,7 +148,7 @@ def test_linear_classifier(kind: str, scores: int) -> None:
 @pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
 def test_tree_regressor(aggregate: str) -> None:
     """One target and several; all comparisons; values that are missing."""
-    attrs = trees("target", [0, 1, 2], modes=MODES[:5], nan=True)
+    attrs = trees("target", [0, 1, 2], modes=MODES, nan=True)
     several = model(
         "TreeEnsembleRegressor", ONE, 1, n_targets=3, aggregate_function=aggregate, base_values=[0.1, 0.2, 0.3], **attrs
     )
@@ -120,6 +157,12 @@ def test_tree_regressor(aggregate: str) -> None:
         model("TreeEnsembleRegressor", ONE, 1, n_targets=1, aggregate_function=aggregate, **trees("target", [0])),
         MISSING,
     )
+
+
+def test_a_target_without_votes_keeps_its_base_value() -> None:
+    """onnxruntime gives 0, against the definition."""
+    proto = model("TreeEnsembleRegressor", ONE, 1, n_targets=2, base_values=[0.5, 0.25], **trees("target", [0]))
+    assert (compile_in_process(import_proto(proto, name="t"), threads=1)(x=X)["y"][:, 1] == 0.25).all()
 
 
 @pytest.mark.parametrize(

@@ -386,6 +386,22 @@ def test_grids_that_fit_nothing_are_refused(op, inputs, held, said):
         import_proto(model, name="test")
 
 
+@pytest.mark.parametrize(
+    ("scales", "attrs", "said"),
+    [
+        ((4,), {"axis": 9}, "an axis below 2, found 9"),
+        ((5,), {}, "one scale, or 4 along axis 1, found 5"),
+        ((2, 3), {"axis": 0, "block_size": 3}, r"per block of 3 along axis 0, of the shape \[2, 4\], found \[2, 3\]"),
+    ],
+)
+def test_grids_of_constants_are_checked_as_those_of_inputs(scales, attrs, said):
+    held = {"w": np.zeros((6, 4), "int8"), "s": np.ones(scales, "float32")}
+    steps = [("DequantizeLinear", ["w", "s"], ["d"], attrs), ("Add", ["x", "d"], ["y"], {})]
+    model = model_of(steps, {"x": ("float32", [6, 4])}, held, {"y": ("float32", [6, 4])})
+    with pytest.raises(UnsupportedModel, match=said):
+        import_proto(model, name="test")
+
+
 @pytest.mark.parametrize("op, exact", [("QuantizeLinear", True), ("Relu", False)])
 def test_the_reference_of_a_quantised_file_is_the_graph_as_it_is_written(op, exact, tmp_path, monkeypatch):
     inputs, result = (["x", "s"], "uint8") if op == "QuantizeLinear" else (["x"], "float32")
