@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from ..config import CompileConfig, Config
-from ..errors import UnknownName, UsageError
+from ..errors import UsageError
 from ..model_names import BUILT_IN, is_missing, unknown
 
 
@@ -47,11 +47,10 @@ def _check_models(models: tuple[str, ...], others: bool) -> None:
 def _check_target(name: str) -> None:
     """What is neither ours nor TVM's own way to name one may be a plug-in's."""
     from ..plugins import load_plugins
-    from ..targets import TARGETS, known_names
+    from ..targets import is_name, unknown_target
 
-    family = name.partition(":")[0]
-    if family in TARGETS or name in known_names() or name.startswith("{") or "/" in name or "," in name:
+    if is_name(name) or name.startswith("{") or "/" in name or "," in name:
         return
     load_plugins()
-    if family not in TARGETS:
-        raise UnknownName("target", name, known_names())
+    if not is_name(name):
+        raise unknown_target(name)

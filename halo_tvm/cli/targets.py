@@ -53,7 +53,8 @@ def run(config: TargetsConfig) -> int:
     print(
         "\n`cpu` is the largest level of this host that is meant for --precision. Every name --target takes: "
         + ", ".join(known_names())
-        + "; and TVM's own JSON and tags, like nvidia/nvidia-a100"
+        + "; names of CPUs, like znver4 or graviton3, for what `cpu` is on them; "
+        + "and TVM's own JSON and tags, like nvidia/nvidia-a100"
     )
     for reason, name in notes.items():
         print(f"  {name}: {reason}")

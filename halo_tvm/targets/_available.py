@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 
 from ..cuda.toolkit import find_nvcc, no_compiler
-from ._host import Host, read_gpus, read_host
+from ._host import UNREAD, Host, read_gpus, read_host
 from ._target import Target
 from .gpu_levels import portable_shared_bytes, runs_code_of, shared_bytes
 
@@ -60,6 +60,8 @@ def can_run_here(target: Target, host: Host | None = None) -> Answer:
             f"{spec.name} runs on {' or '.join(sorted(spec.runs_on))}, and this host is {host.machine}: "
             "copy the artifact to such a machine",
         )
+    if target.isa.requires and not host.flags:
+        return Answer(False, UNREAD)
     lacking = sorted(target.isa.requires - host.flags)
     if lacking:
         return Answer(

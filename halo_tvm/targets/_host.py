@@ -18,6 +18,7 @@ from ._processors import default_threads, usable_cpus
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _TILES = frozenset({"amx_tile", "amx_int8", "amx_bf16"})
 _REQUEST_TILES = (158, 0x1023, 18)  # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
+UNREAD = "this host does not say what its CPU has, as Linux does in /proc/cpuinfo: use --target c"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 

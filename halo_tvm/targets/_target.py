@@ -59,6 +59,7 @@ class TargetSpec:
     linker_package: str = ""  # Debian package that holds `linker`
     link_options: tuple[str, ...] = ()
     triple: str | None = None
+    cross_triple: str | None = None  # the same, told on other machines only
     l1_bytes: int = 32 << 10
     l2_bytes: int = 1 << 20
     lacks: frozenset[str] = frozenset()  # types of elements that TVM generates no code for
@@ -73,6 +74,14 @@ class TargetSpec:
         assert self.rules, f"target {self.name} names no schedule rule"
         assert self.name not in TARGETS, f"target {self.name} is defined twice"
         TARGETS[self.name] = self
+
+    def largest_level(self, flags: frozenset[str], precision: str) -> Isa | None:
+        """The largest level that a CPU with `flags` has among those meant for `precision`."""
+        for isa in reversed(self.isas):
+            meant = (not isa.taken_for or precision in isa.taken_for) and not isa.not_beside & flags
+            if meant and isa.requires <= flags:
+                return isa
+        return None
 
     @property
     def is_source(self) -> bool:
@@ -93,7 +102,9 @@ class Target:
     def name(self) -> str:
         """As `--target` spells it, e.g. "x86:avx512-vnni"; JSON when it has keys of its own."""
         if self.own_keys:
-            return json.dumps({"kind": self.spec.kind, **dict(self.isa.keys), **dict(self.own_keys)})
+            level = {"mcpu": self.isa.mcpu, "mattr": self.isa.mattr, "mtriple": self.spec.triple}
+            said = {key: value for key, value in level.items() if value}
+            return json.dumps({"kind": self.spec.kind, **dict(self.isa.keys), **said, **dict(self.own_keys)})
         return f"{self.spec.name}:{self.isa.name}" if len(self.spec.isas) > 1 else self.spec.name
 
     @property
@@ -114,7 +125,17 @@ class Target:
     @property
     def linker(self) -> str | None:
         """The compiler driver that links its libraries; None for the host's own."""
-        return None if not self.spec.runs_on or platform.machine() in self.spec.runs_on else self.spec.linker
+        return None if self._at_home else self.spec.linker
+
+    @property
+    def triple(self) -> str | None:
+        """What LLVM is told of the machine; None: it is one like this."""
+        return self.spec.triple or (None if self._at_home else self.spec.cross_triple)
+
+    @property
+    def _at_home(self) -> bool:
+        """Whether this machine is one of those that the target is for."""
+        return not self.spec.runs_on or platform.machine() in self.spec.runs_on
 
     @property
     def arch(self) -> str:
@@ -136,8 +157,8 @@ class Target:
             keys["mcpu"] = self.isa.mcpu
         if self.isa.mattr:
             keys["mattr"] = list(self.isa.mattr)
-        if self.spec.triple:
-            keys["mtriple"] = self.spec.triple
+        if self.triple:
+            keys["mtriple"] = self.triple
         if self.spec.gpu:
             keys["host"] = {"kind": "llvm"}
         try:

@@ -7,10 +7,14 @@ import json
 
 from ..cuda.arch import capability
 from ..errors import UnknownName, UsageError
+from ._cpu_names import level_of_cpu
 from ._target import Isa, TargetSpec
 
 # Said by every target, and decided by the manifest: neither a difference nor worth telling TVM again.
-_SAID_ANYWAY = frozenset({"kind", "keys", "tag", "host"})
+_SAID_ANYWAY = frozenset({"kind", "keys", "tag", "host", "model", "device", "mtriple"})
+_OF_LEVELS = frozenset({"mcpu", "mattr"})  # decided by the level of a CPU
+_GENERIC = "generic"  # LLVM's CPU that has what all of a machine have
+_FEATURE = "feature."  # begins what TVM derives from them
 _PLAIN_HOST = {"kind": "llvm"}
 
 OwnKeys = tuple[tuple[str, object], ...]
@@ -39,25 +43,78 @@ def keys_of(text: str) -> dict[str, object]:
     return keys
 
 
-def match(keys: dict[str, object], specs: tuple[TargetSpec, ...], text: str) -> tuple[TargetSpec, Isa, OwnKeys]:
+def match(
+    keys: dict[str, object], specs: tuple[TargetSpec, ...], text: str, precision: str
+) -> tuple[TargetSpec, Isa, OwnKeys]:
     """The manifest and the level that `keys` name, and those of the keys that say something else than they do.
 
-    `UsageError` when no manifest is for that kind or machine; `UnknownName` when no level fits.
+    A CPU is at the level that is meant for `precision`. `UsageError` when no manifest is for that kind, machine or
+    CPU; `UnknownName` for an arch of no level.
     """
     fitting = [spec for spec in specs if spec.kind == keys["kind"]]
     if not fitting:
         kinds = ", ".join(sorted({spec.kind for spec in specs}))
         raise UsageError(f"targets of kind {kinds} are served, but {text} is of kind {keys['kind']}: choose another")
-    if keys.get("host", _PLAIN_HOST) != _PLAIN_HOST:
+    if not _is_host_plain(keys, fitting[0].gpu):
         raise UsageError(
             f"the code that calls kernels is built for this machine, but {text} names a host of its own "
             f"({json.dumps(keys['host'])}): leave out the host, and compile on a machine of that kind"
         )
-    spec, isa = _gpu_level(fitting[0], keys) if fitting[0].gpu else _cpu_level(fitting, keys)
-    known = {"mcpu": isa.mcpu, "mattr": isa.mattr, "mtriple": spec.triple or "", **spec.extra, **dict(isa.keys)}
+    if fitting[0].gpu:
+        spec, isa = _gpu_level(fitting[0], keys)
+    else:
+        spec, isa = _cpu_level(fitting, keys, text, precision)
+    known = {**spec.extra, **dict(isa.keys)}
+    decided = _SAID_ANYWAY | (_OF_LEVELS if isa.mcpu else set())
     said = {key: tuple(value) if isinstance(value, list) else value for key, value in keys.items()}
-    own = {key: value for key, value in said.items() if key not in _SAID_ANYWAY and known.get(key) != value}
+    own = {
+        key: value
+        for key, value in said.items()
+        if key not in decided and not key.startswith(_FEATURE) and known.get(key) != value
+    }
     return spec, isa, tuple(sorted(own.items()))
+
+
+def cores_of(keys: dict[str, object], text: str) -> int | None:
+    """What `keys` say of the cores, None where that is nothing."""
+    cores = keys.get("num-cores")
+    if cores is None:
+        return None
+    if not isinstance(cores, int) or cores < 1:
+        raise UsageError(f"num-cores is a number from 1 on, found {cores!r} in {text}: correct it")
+    return cores
+
+
+def level_of_features(spec: TargetSpec, level: str, mattr: tuple[str, ...], name: str, precision: str) -> Isa:
+    """The level for `precision` of a CPU `name` whose largest is `level`, with the features of `mattr` or without."""
+    # Levels grow, so that the largest tells which features that matter a CPU has.
+    has = {flag for isa in spec.isas if isa.name == level for flag in isa.requires}
+    for flag in {flag for isa in spec.isas for flag in isa.requires}:
+        for sign, feature in ((said[:1], said[1:]) for said in mattr):
+            if feature == llvm_feature(flag):
+                has = has | {flag} if sign == "+" else has - {flag}
+    isa = spec.largest_level(frozenset(has), precision)
+    if isa is None:
+        needed = ", ".join(sorted(spec.isas[0].requires))
+        raise UsageError(
+            f"the smallest level of target {spec.name} needs a CPU with {needed}, and {name} does not have all of it: "
+            "use --target c"
+        )
+    return isa
+
+
+def llvm_feature(flag: str) -> str:
+    """LLVM's name of what /proc/cpuinfo calls `flag`."""
+    arm = {"asimd": "neon", "asimddp": "dotprod", "asimdhp": "fullfp16"}
+    return arm.get(flag, flag.replace("avx512_", "avx512").replace("_", "-"))
+
+
+def _is_host_plain(keys: dict[str, object], gpu: bool) -> bool:
+    """Whether the host that `keys` name is this machine, or for a CPU that CPU itself."""
+    host = keys.get("host", _PLAIN_HOST)
+    if host == _PLAIN_HOST or gpu or not isinstance(host, dict):
+        return host == _PLAIN_HOST
+    return all(host.get(key) == keys.get(key) for key in ("kind", "mcpu", "mtriple"))
 
 
 def _keys_of_tag(tag: str) -> dict[str, object]:
@@ -90,12 +147,36 @@ def _gpu_level(spec: TargetSpec, keys: dict[str, object]) -> tuple[TargetSpec, I
     return spec, levels[-1]
 
 
-def _cpu_level(specs: list[TargetSpec], keys: dict[str, object]) -> tuple[TargetSpec, Isa]:
-    """The level with exactly these LLVM features: what a CPU's name implies is not guessed."""
-    mcpu, mattr = str(keys.get("mcpu", "")), tuple(keys.get("mattr", ()))
-    for spec in specs:
+def _cpu_level(specs: list[TargetSpec], keys: dict[str, object], text: str, precision: str) -> tuple[TargetSpec, Isa]:
+    """The level with exactly these LLVM features, else the level of the CPU with that name."""
+    triple = keys.get("mtriple")
+    mcpu, mattr = str(keys.get("mcpu", _GENERIC if triple else "")), tuple(keys.get("mattr", ()))
+    fitting = [spec for spec in specs if triple is None or _is_for(spec, str(triple))]
+    if not fitting:
+        triples = ", ".join(sorted(spec.triple or spec.cross_triple or spec.name for spec in specs))
+        raise UsageError(f"targets for {triples} are served, but {text} has the mtriple {triple}: choose another")
+    for spec in fitting:
         for isa in spec.isas:
-            if (isa.mcpu, isa.mattr) == (mcpu, mattr) and keys.get("mtriple", spec.triple) in (spec.triple, None):
+            if (isa.mcpu, isa.mattr) == (mcpu, mattr):
                 return spec, isa
-    known = [f"{isa.mcpu} {' '.join(isa.mattr)}".strip() for spec in specs for isa in spec.isas]
-    raise UnknownName("CPU with features", f"{mcpu} {' '.join(mattr)}".strip(), known)
+    if mcpu == _GENERIC and triple:
+        # What every CPU of the machine has: ARM's smallest level, and less than x86's.
+        spec = fitting[0]
+        level = "" if spec.isas[0].mcpu != _GENERIC else spec.isas[0].name
+        return spec, level_of_features(spec, level, mattr, mcpu, precision)
+    cpu = level_of_cpu(mcpu)
+    for spec in fitting:
+        if cpu and spec.name == cpu[0]:
+            return spec, level_of_features(spec, cpu[1], mattr, mcpu, precision)
+    raise UsageError(
+        f"a CPU by LLVM's name was expected as mcpu, such as x86-64-v3, znver4 or neoverse-n1, found {mcpu!r} in "
+        f"{text}: correct it, or name a level (`halo-tvm targets`)"
+    )
+
+
+def _is_for(spec: TargetSpec, triple: str) -> bool:
+    """Whether the libraries of `spec` are for the machine and the system of `triple`."""
+    machine, *system = triple.split("-")
+    if not spec.runs_on:
+        return spec.triple in (triple, None)
+    return machine in spec.runs_on and "linux" in system and system[-1] in ("linux", "gnu")

@@ -103,4 +103,8 @@ X86 = TargetSpec(
         "fallback",
     ),
     runs_on=frozenset({"x86_64", "AMD64"}),
+    linker="x86_64-linux-gnu-g++",
+    linker_package="g++-x86-64-linux-gnu",
+    # At home LLVM finds it by itself, and caches are keyed by what it is told.
+    cross_triple="x86_64-linux-gnu",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -114,6 +115,10 @@ def test_cpu_without_a_fitting_level_names_the_missing_features() -> None:
         resolve("cpu", host=make_host({"avx2"}))
     with pytest.raises(EnvironmentProblem, match="this one is 'riscv64'"):
         resolve("cpu", host=make_host(set(), "riscv64"))
+    unread = make_host(set(), "arm64")
+    with pytest.raises(EnvironmentProblem, match="does not say what its CPU has, as Linux does .*: use --target c"):
+        resolve("cpu", host=unread)
+    assert "does not say what its CPU has" in can_run_here(resolve("arm"), unread).reason
 
 
 @pytest.mark.parametrize(
@@ -127,10 +132,20 @@ def test_cpu_without_a_fitting_level_names_the_missing_features() -> None:
         ("arm", "arm:neon"),
         ("arm:neon-i8mm", "arm:neon-i8mm"),
         ("cuda:sm_90", "cuda:sm_90"),
+        ("aarch64", "arm:neon"),
+        ("x86_64", "x86:avx2"),
+        ("raspberry-pi-5", "arm:neon-dotprod"),
+        ("apple-m2", "arm:neon-i8mm"),
+        ("zen4", "x86:avx512-vnni"),
     ],
 )
 def test_exact_names(text: str, name: str) -> None:
     assert resolve(text).name == name
+
+
+def test_native_is_the_host() -> None:
+    host = make_host(AVX512 | {"avx512_vnni"})
+    assert resolve("native", host=host) == resolve("cpu", host=host)
 
 
 def test_every_known_name_resolves_and_reaches_tvm() -> None:
@@ -143,8 +158,10 @@ def test_every_known_name_resolves_and_reaches_tvm() -> None:
 def test_unknown_names_list_what_is_known() -> None:
     with pytest.raises(UnknownName, match=r"unknown target 'x68': known are .*x86.*did you mean 'x86'\?"):
         resolve("x68")
-    with pytest.raises(UnknownName, match=r"unknown level of target x86 'avx1024': known are avx2, avx512"):
-        resolve("x86:avx1024")
+    for level in ("avx1024", "avx-vnni", "sse4.2"):
+        with pytest.raises(UsageError, match=rf"unknown level of target x86 '{level}': known are avx2, .*--target c$"):
+            resolve(f"x86:{level}")
+    assert "did you mean" not in str(pytest.raises(UnknownName, resolve, "avx-vnni").value)
     with pytest.raises(UsageError, match="names several"):
         resolve("x86:avx2,x86:avx512")
 
@@ -175,6 +192,17 @@ def test_can_run_is_told_apart_from_can_build(monkeypatch: pytest.MonkeyPatch) -
     assert can_run_here(resolve("c"), make_host(set(), "riscv64"))
 
 
+def test_x86_on_another_machine_needs_its_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not resolve("x86").linker and "mtriple" not in resolve("x86").tvm.export(), "caches are keyed by it"
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    monkeypatch.setattr(_available.shutil, "which", lambda name: "/bin/g++" if name == "g++" else None)
+    x86 = resolve("x86")
+    refused = can_build_here(x86)
+    assert not refused and "x86_64-linux-gnu-g++" in refused.reason and "install g++-x86-64-linux-gnu" in refused.reason
+    assert x86.tvm.export()["mtriple"] == "x86_64-linux-gnu"
+    assert resolve(x86.name) == x86
+
+
 def test_gpu_of_another_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_available, "read_gpus", lambda: (Gpu("a GPU", "sm_86"),))
     assert can_run_here(resolve("cuda:sm_80"))
@@ -200,6 +228,10 @@ def test_gpu_of_another_generation(monkeypatch: pytest.MonkeyPatch) -> None:
         ('{"tag": "nvidia/geforce-rtx-3090"}', "cuda:sm_86"),
         ('{"kind": "llvm", "mcpu": "x86-64-v4", "mattr": ["+avx512vnni"]}', "x86:avx512-vnni"),
         ('{"kind": "llvm", "mcpu": "generic", "mattr": ["+neon"], "mtriple": "aarch64-linux-gnu"}', "arm:neon"),
+        ('{"kind": "llvm", "mcpu": "skylake-avx512", "mattr": ["+avx512vnni"]}', "x86:avx512-vnni"),
+        ('{"kind": "llvm", "mcpu": "znver4", "mattr": ["-avx512f"]}', "x86:avx2"),
+        ('{"kind": "llvm", "mcpu": "cortex-a76", "mtriple": "aarch64-unknown-linux-gnu"}', "arm:neon-dotprod"),
+        ("arm/rk3399", "arm:neon"),
         ('{"kind": "c"}', "c"),
     ],
 )
@@ -228,13 +260,39 @@ def test_keys_of_its_own_reach_tvm(text: str, level: str, arch: str, monkeypatch
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        *(f"{spec.name}:{isa.name}" for spec in TARGETS.values() for isa in spec.isas if len(spec.isas) > 1),
+        *(
+            json.dumps({"kind": "llvm", "mcpu": isa.mcpu, "mattr": isa.mattr, "num-cores": 64})
+            for spec in (TARGETS["x86"], TARGETS["arm"])
+            for isa in spec.isas
+        ),
+        '{"kind": "llvm", "mcpu": "sapphirerapids", "opt-level": 2}',
+        "raspberry-pi/4b-aarch64",
+        "aws/cpu/c5.large",
+    ],
+)
+def test_the_name_of_a_target_is_that_target(text: str) -> None:
+    """Processes that tune and load are told the name alone."""
+    target = resolve(text)
+    assert resolve(target.name) == target and hash(target)
+    assert resolve(target.name).tvm.export() == target.tvm.export()
+    said = target.tvm.export().get("num-cores")
+    assert said is None or target.cores == said
+
+
+@pytest.mark.parametrize(
     ("text", "error", "message"),
     [
         ('{"kind": "cuda", "arch": "sm_75"}', UnknownName, "unknown arch of target cuda 'sm_75': known are .*sm_80"),
         ('{"kind": "cuda"', UsageError, "a target in JSON was expected"),
         ('{"arch": "sm_90"}', UsageError, "names its kind"),
         ('{"kind": "opencl"}', UsageError, "targets of kind c, cuda, llvm are served"),
-        ('{"kind": "llvm", "mcpu": "znver4"}', UnknownName, "unknown CPU with features 'znver4'"),
+        ('{"kind": "llvm", "mcpu": "znver9"}', UsageError, "LLVM's name was expected .*, found 'znver9'"),
+        ('{"kind": "llvm", "mcpu": "cortex-a72", "mtriple": "x86_64-linux-gnu"}', UsageError, "found 'cortex-a72'"),
+        ('{"kind": "llvm", "mcpu": "apple-m1", "mtriple": "arm64-apple-macos"}', UsageError, "has the mtriple arm64"),
+        ('{"kind": "llvm", "mcpu": "znver3", "num-cores": "4"}', UsageError, "num-cores is a number from 1 on"),
         ("nvidia/nvidia-a1000", UnknownName, "unknown tag of TVM's targets.*did you mean 'nvidia/nvidia-a100'"),
         ('{"kind": "cuda", "arch": "sm_90", "bogus": 1}', UsageError, "correct the JSON"),
     ],
