@@ -580,6 +580,22 @@ def test_counting_down_by_an_open_size() -> None:
     check(Function(function), (normal(3, 8),), others=[(normal(3, n),) for n in (2, 9)], dynamic_shapes=shapes)
 
 
+def test_fractions_of_open_sizes_are_numbers() -> None:
+    """Not their whole parts; roots, too."""
+
+    def function(x):
+        m, n = x.shape
+        return x / (n + 0.5), x * (n / m), x - 1 / n, x * n**-0.5, x + n**0.5 * 0.3
+
+    others = [(normal(m, n),) for m, n in ((2, 3), (7, 5), (3, 16))]
+    check(
+        Function(function),
+        (normal(4, 6),),
+        others=others,
+        dynamic_shapes=(({0: DYNAMIC(max=64), 1: DYNAMIC(max=64)},),),
+    )
+
+
 def test_sizes_that_python_makes_with_floats() -> None:
     """Whole numbers and fractions of few digits are integers divided, and rounded as Python does."""
 

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 import tvm
 from torch import fx
-from tvm import ir, relax
+from tvm import ir, relax, te, tirx
 
+from ...tir_schedules.blocks import substitute
 from ..meaning.builder import Builder, Refused, is_tensor
 from ..meaning.constant import Constant, numpy_dtype
 
@@ -31,6 +32,11 @@ DTYPES = {
 }
 
 Number = bool | int | float
+
+
+def is_fraction(value: object) -> bool:
+    """Whether it is a number of the run that need not be whole: sizes divided, or times a fraction."""
+    return isinstance(value, ir.Expr) and not is_tensor(value) and "float" in str(value.ty)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -112,9 +118,21 @@ class Call(Builder):
             return constant(value, dtype or _natural(value))
         if is_tensor(value):
             return self.cast(value, dtype) if dtype else value
-        # a size: the only number that only the run knows
+        # a size, or a fraction of sizes: the only numbers that only the run knows
+        if is_fraction(value):
+            return self.cast(self._fraction(value), dtype or "float32")
         one = self.emit(relax.op.arange(value, value + 1, 1, "int64"))
         return self.cast(self.emit(relax.op.reshape(one, relax.ShapeExpr([]))), dtype)
+
+    def _fraction(self, value: ir.Expr) -> relax.Expr:
+        """float64 []."""
+        sizes = list(tirx.analysis.undefined_vars(value))
+
+        def compute(*given: ir.Expr) -> te.Tensor:
+            number = substitute(value, dict(zip(sizes, given)), {})
+            return te.compute((), lambda: number, name="fraction")
+
+        return self.te(compute, *sizes, name="fraction")
 
     def cast(self, x: relax.Expr, dtype: str | None) -> relax.Expr:
         if dtype is None or str(x.ty.dtype) == dtype:

@@ -66,6 +66,13 @@ def _power(base: Number, exponent: Number) -> Number:
     )
 
 
+def _float_power(base: Number, exponent: Number) -> Number:
+    """In float64, as Python's: the root of a size."""
+    if isinstance(base, ir.Expr) and isinstance(exponent, float):
+        return tirx.pow(_double(base), _double(exponent))
+    return _power(base, exponent)
+
+
 def _floor_divide(a: Number, b: Number) -> ir.Expr:
     return tirx.floordiv(_integer(a), _integer(b))
 
@@ -170,6 +177,7 @@ _product = _fold(lambda a, b: a * b)
 FUNCTIONS: dict[str, Callable[..., Number]] = {
     "Add": _fold(lambda a, b: a + b),
     "Mul": _product,
+    "FloatPow": _float_power,
     "Pow": _power,
     "PowByNatural": _power,
     "FloorDiv": _floor_divide,

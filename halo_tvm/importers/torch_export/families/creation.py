@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 
-from tvm import ir, relax, te, tirx
+from tvm import relax, te, tirx
 
 from ...meaning.counting import counted
-from .._call import Call, Number, constant
+from .._call import Call, Number, constant, is_fraction
 from .._registry import converter
-
-
-def is_float(value: object) -> bool:
-    return isinstance(value, ir.Expr) and "float" in str(value.ty)
 
 
 @converter("arange.start_step", "arange.default", "arange.start")
@@ -20,7 +16,7 @@ def arange(c: Call) -> relax.Expr:
     start = c["start"] if c.has("start") else 0
     step = c["step"] if c.has("step") else 1
     whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in (start, c["end"], step)]
-    if not any(isinstance(v, float) or is_float(v) for v in whole):
+    if not any(isinstance(v, float) or is_fraction(v) for v in whole):
         return c.cast(counted(c.emit, *whole), c.dtype)
     # start + i * step, each rounded once
     index = c.cast(c.emit(relax.op.arange(0, c.shape[0], 1, "int64")), c.dtype)
