@@ -57,7 +57,7 @@ class Legalize(Pass):
             **{a.op: _activation(name, a) for name, a in ACTIVATIONS.items() if a.op},
         }
         gpu = context.target.spec.gpu
-        mod = lower_data_dependent(mod if gpu else lower_in_order(mod), gpu=gpu)
+        mod = lower_data_dependent(lower_in_order(mod), gpu=gpu)
         with context.target.tvm:
             mod = relax.backend.DispatchSortScan()(mod)
         mod = relax.transform.LegalizeOps(own)(mod)

@@ -9,15 +9,6 @@ from ..cuda.arch import capability
 WARP = 32
 STATIC_SHARED_BYTES = 48 << 10  # of one block without the opt-in at launch, on every level
 THREADS_PER_BLOCK = 1024
-# The most of each axis of a launch; none of them may be 0.
-LAUNCH_LIMITS = {
-    "blockIdx.x": 2**31 - 1,
-    "blockIdx.y": 65535,
-    "blockIdx.z": 65535,
-    "threadIdx.x": 1024,
-    "threadIdx.y": 1024,
-    "threadIdx.z": 64,
-}
 # KiB of one block with the opt-in, by compute capability.
 _SHARED_KIB = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99}
 _RESERVED_SHARED_BYTES = 1 << 10  # what the system takes of each block's shared memory

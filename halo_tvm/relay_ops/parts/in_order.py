@@ -117,7 +117,10 @@ def elements_written(data: te.Tensor, indices: te.Tensor, updates: te.Tensor, ax
 
 
 def running(x: te.Tensor, axis: int, dtype: str, exclusive: bool, combine: Combine, neutral: int) -> te.Tensor:
-    """y[k] = x[0], .., x[k] along `axis` combined in `dtype`, or x[0], .., x[k - 1] with `exclusive`."""
+    """y[k] = x[0], .., x[k] along `axis` combined in `dtype`, or x[0], .., x[k - 1] with `exclusive`.
+
+    `combine` is associative: a GPU's threads combine parts of their own first (`halo.scan` marks the block for them).
+    """
     before, after = element_count(x.shape[:axis]), element_count(x.shape[axis + 1 :])
     length, parts = x.shape[axis], _parts(after)
 
@@ -133,8 +136,17 @@ def running(x: te.Tensor, axis: int, dtype: str, exclusive: bool, combine: Combi
                 out[at + after] = combine(out[at], given[at if exclusive else at + after].astype(dtype))
         return built.get()
 
-    result = tirx.decl_buffer(x.shape, dtype, "out")
-    return te.extern([x.shape], [x], nest, name="scan", dtype=[dtype], out_buffers=[result])
+    given, result = tirx.decl_buffer(x.shape, x.dtype, "x"), tirx.decl_buffer(x.shape, dtype, "out")
+    return te.extern(
+        [x.shape],
+        [x],
+        nest,
+        name="scan",
+        dtype=[dtype],
+        in_buffers=[given],
+        out_buffers=[result],
+        attrs={"halo.scan": True},
+    )
 
 
 def from_start(index: ir.Expr, size: ir.Expr) -> ir.Expr:

@@ -8,6 +8,7 @@ row) are not here.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -19,9 +20,9 @@ from tvm.s_tir import dlight
 
 from ...dimensions import itemsize_of
 from ...errors import Declined, Stopped
-from ...targets.gpu_levels import STATIC_SHARED_BYTES
-from ..blocks import is_scheduled
-from ..code.lanes import constant
+from ...targets import LAUNCH_LIMITS, STATIC_SHARED_BYTES
+from ..blocks import is_scheduled, substitute
+from ..code.lanes import as_int64, constant, index, product, unravel
 from ..rule import Rule
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _scheduled(theirs: type[dlight.base.ScheduleRule], func: tirx.PrimFunc, targ
         try:
             found = apply(func, target.tvm, False)
             # Threads that add up together are found by the form of their blocks, which what follows may change.
-            mod = found and s_tir.transform.LowerCrossThreadReduction()(found.mod)
+            mod = found and _along_one_axis(s_tir.transform.LowerCrossThreadReduction()(found.mod))
             compact = found and _UNTIL_COMPACT(mod)
         except Exception as reason:  # foreign code: whatever it trips over (unpacking, a missing loop) is its refusal
             first = (str(reason).strip() or "nothing more").splitlines()[0][:200]
@@ -66,6 +67,41 @@ def _scheduled(theirs: type[dlight.base.ScheduleRule], func: tirx.PrimFunc, targ
         raise Declined("TVM's rule gives no reason")
     _check_memory(compact[compact.get_global_vars()[0]])
     return mod
+
+
+def _along_one_axis(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod` whose kernel may have any number of blocks: the second and third axis of a grid end at 65,535.
+
+    Before -> after, where an extent of those is open or larger
+        for blockIdx.y in b: for blockIdx.x in n: f(y, x)   ->   for blockIdx.x in b * n: f(x // n, x % n)
+    """
+    (gvar,) = mod.get_global_vars()
+    found: list[tirx.For] = []
+    tvm_ffi.structural_walk(
+        mod[gvar].body, (tirx.For, lambda nest: found.append(nest) if _axis(nest) else None), order="pre"
+    )
+    extents = {_axis(nest): constant(nest.extent) for nest in found if _axis(nest) != "blockIdx.x"}
+    if all(size is not None and size <= LAUNCH_LIMITS[axis] for axis, size in extents.items()):
+        return mod
+    if any(not outer.body.same_as(inner) for outer, inner in itertools.pairwise(found)):
+        raise Declined("TVM's rule makes more than one grid, and CUDA may not take as many blocks along an axis of one")
+    block = tirx.Var("block", "int64")
+    places = unravel(block, [as_int64(nest.extent) for nest in found])
+    at = {nest.loop_var: place.astype(str(nest.loop_var.ty.dtype)) for nest, place in zip(found, places)}
+    inside = substitute(found[-1].body, at, {})
+    blocks = product([nest.extent for nest in found])
+    binding = tirx.IterVar(None, block, tirx.IterVar.ThreadIndex, "blockIdx.x")
+    whole = tirx.For(block, index(0), blocks, tirx.ForKind.THREAD_BINDING, inside, binding)
+    body = tvm_ffi.structural_map(
+        mod[gvar].body, (tirx.For, lambda nest: whole if nest.same_as(found[0]) else nest), order="pre"
+    )
+    return tvm.IRModule({gvar: mod[gvar].with_body(body)})
+
+
+def _axis(nest: tirx.For) -> str:
+    """The axis of the grid that `nest` is bound to; nothing for other loops."""
+    tag = str(nest.thread_binding.thread_tag) if nest.kind == tirx.ForKind.THREAD_BINDING else ""
+    return tag if tag.startswith("blockIdx") else ""
 
 
 # TVM's lowering up to where buffers have the sizes that a block of threads takes.

@@ -1,7 +1,7 @@
 """The net for GPUs: TVM's own rule, which binds every spatial loop to blocks and threads.
 
-What that rule cannot read, such as the steps of a recurrence, runs on one thread: right, and slow. So does what has
-loops of no steps, by whose number that rule would divide.
+Running sums and the like have threads of their own (`_scan_gpu`). What TVM's rule cannot read, such as the steps of a
+recurrence, runs on one thread: right, and slow. So does what has loops of no steps, by whose number it would divide.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ...named_sizes import with_named_sizes
 from ..blocks import is_scheduled
 from ..code.lanes import constant
 from ..rule import Rule, scheduled
+from ._scan_gpu import scanned
 
 if TYPE_CHECKING:
     from ...targets import Target
@@ -41,6 +42,8 @@ class FallbackGPU(Rule[Decision]):
         if is_scheduled(func):
             return func
         func = with_named_sizes(func)
+        if (done := scanned(func)) is not None:
+            return done
         with target.tvm:
             schedule = None if _has_nothing_to_do(func) else ThreadBinding().apply(func, target.tvm, False)
         done = _on_one_thread(func) if schedule is None else scheduled(schedule)
