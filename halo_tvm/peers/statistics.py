@@ -53,10 +53,10 @@ def relative_l2(output: np.ndarray, expected: np.ndarray) -> float:
 
 
 def differences(output: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """|output - expected| in float64 of arrays of one shape; 0 where both are the same infinity, or both NaN."""
+    """|output - expected| in float64 of arrays of one shape; 0 where both are the same infinity, or both NaN,
+    infinite where only one of them is either."""
     found, wanted = output.astype(np.float64), expected.astype(np.float64)
-    finite = np.isfinite(found) & np.isfinite(wanted)
     same = (found == wanted) | np.isnan(found) & np.isnan(wanted)
-    return np.where(
-        finite, np.abs(np.where(finite, found, 0) - np.where(finite, wanted, 0)), np.where(same, 0.0, np.inf)
-    )
+    with np.errstate(invalid="ignore"):
+        error = np.abs(found - wanted)
+    return np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))

@@ -219,10 +219,7 @@ def _barrier() -> tirx.Stmt:
 
 def _new_element(scan: _Scan) -> Expr:
     """What a step combines with the result before it."""
-    found: list[Expr] = []
-    for load in loads(scan.next.value):
-        if not load.source.same_as(scan.output):
-            found.append(load)
+    found = [load for load in loads(scan.next.value) if not load.source.same_as(scan.output)]
     if not found or any(not tvm_ffi.structural_equal(found[0], other) for other in found):
         raise Declined("expected steps of a running result that take one element each: write it by `running`")
     return found[0] if str(found[0].ty.dtype) == scan.dtype else tirx.Cast(scan.dtype, found[0])
@@ -233,13 +230,10 @@ def _combination(scan: _Scan) -> Callable[[Expr, Expr], Expr]:
     element = _new_element(scan)
     new = tirx.Var("new", scan.dtype)
 
-    def cast(node: tirx.Cast) -> Expr:
+    def taken(node: Expr) -> Expr:
         return new if tvm_ffi.structural_equal(node, element) else node
 
-    def load(node: ir.TensorLoad) -> Expr:
-        return new if tvm_ffi.structural_equal(node, element) else node
-
-    step = tvm_ffi.structural_map(scan.next.value, [(tirx.Cast, cast), (ir.TensorLoad, load)], order="post")
+    step = tvm_ffi.structural_map(scan.next.value, [(kind, taken) for kind in (tirx.Cast, ir.TensorLoad)], order="post")
     if any(not x.source.same_as(scan.output) for x in loads(step)):
         raise Declined("expected steps that read their element in the type of the result: write it by `running`")
     return lambda old, value: substitute(step, {new: value}, {scan.output: old})
