@@ -24,6 +24,8 @@ from ._winograd import axes_in_tiles
 from .graph_pass import Context
 from .weights import WeightEditor
 
+# Byte products that one instruction adds to each sum, by what multiplies them.
+_BYTES_AT_ONCE = {"vpdpbusd": 4.0, "usdot": 4.0, "sdot": 4.0, "vpmaddwd": 2.0}
 _FEW_CHANNELS = 16  # of fewer, writing out a matrix of windows takes longer than multiplying it
 
 
@@ -146,7 +148,7 @@ class Convolutions:
 def _rate(isa: Isa, precision: str) -> float:
     """Products of `precision` in the time of one of float32."""
     if precision in ("int8", "int4"):
-        return 16.0 if isa.tiles else {"vpdpbusd": 4.0, "vpmaddwd": 2.0}.get(isa.byte_dot, 1.0)
+        return 16.0 if isa.tiles else _BYTES_AT_ONCE.get(isa.byte_dot, 1.0)
     if precision == "bf16":
         return 8.0 if isa.tiles else 2.0 if isa.bf16_dot else 1.0
     return 2.0 if precision == "fp16" and isa.half_arithmetic else 1.0

@@ -88,7 +88,7 @@ def _in_groups(
     attrs, (outer, inner, *kernel) = attrs_of(call), editor.params.shape(name)
     joined = joined_groups(outer, attrs["groups"], target.lanes_f32, inner, GROUP)
     # Where bytes are taken apart, or multiplied in tiles, no lanes have channels of their own.
-    lanes = target.isa.byte_dot == "vpdpbusd" and not target.isa.tiles
+    lanes = target.isa.byte_dot in ("vpdpbusd", "usdot", "sdot") and not target.isa.tiles
     found = packing_of((outer, inner, *kernel), attrs["groups"], GROUP, joined, windows[-1] if lanes else None, target)
     label = f"{name}|{found.label}/i8"
     packed = editor.derive(label, "pack_convolution_int8", [name], found.shape, **found.how)

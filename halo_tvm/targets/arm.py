@@ -2,6 +2,7 @@
 
 from ._target import Isa, TargetSpec
 
+_NARROW = ("int8", "int4")
 _NEON = frozenset({"asimd"})
 _DOTPROD = _NEON | {"asimddp", "asimdhp"}
 
@@ -20,6 +21,8 @@ ARM = TargetSpec(
             _DOTPROD,
             vector_bits=128,
             vector_registers=32,
+            precisions=_NARROW,
+            byte_dot="sdot",
         ),
         Isa(
             "neon-i8mm",
@@ -28,6 +31,8 @@ ARM = TargetSpec(
             _DOTPROD | {"i8mm"},
             vector_bits=128,
             vector_registers=32,
+            precisions=_NARROW,
+            byte_dot="usdot",
         ),
     ),
     rules=(

@@ -16,9 +16,9 @@ def inner_loops(text: str) -> list[list[str]]:
         found = re.match(r"(\.LBB\w+):", line)
         if found:
             label, lines = found.group(1), []
-        elif line and not line.startswith(("#", ".")):
+        elif line and not line.startswith(("#", ".", "//")):
             lines.append(line)
-            if label and re.match(rf"j[a-z]+\s+{re.escape(label)}\b", line):
+            if label and re.match(rf"(j[a-z]+|b\.[a-z]+|cbn?z\s+\w+,)\s+{re.escape(label)}\b", line):
                 loops.append(lines)
                 lines = []
     return loops

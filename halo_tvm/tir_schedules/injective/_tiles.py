@@ -29,8 +29,11 @@ from ..code.lanes import (
     simplify,
     unravel,
 )
+from ..products.row_tiling import least_of
 from .nest import Nest, bits, store_at, substituted
 
+_FEW_TASKS, _TASKS_PER_CORE = 16, 8
+_LEAST_ELEMENTS = 1024  # of a task
 _NEAR = 4  # elements between neighbours that whole vectors read and shuffle: see `loads_in_order`
 
 
@@ -59,13 +62,24 @@ def tiles(nest: Nest, lanes: int, edge: int, tasks: int, parallel: bool, swapped
     down, across = nest.extents[swapped], nest.extents[last]
     to_turn = _turned_loads(nest, swapped) if unit else ()
     scratch = [tirx.decl_buffer([index(unit**2)], str(x.source.dtype), name="turned") for x in to_turn]
+    rows = rows_of_tiles(nest, swapped, edge)
+    size = _columns_of_task(rows, down, across, edge, tasks) if parallel else None
+    pieces = 1 if size is None else -(-constant(across) // size)
 
     def row(r: Expr) -> list[tirx.Stmt]:
+        if size is None:
+            return part(r, index(0), across)
+        begin = simplify(tirx.floormod(r, index(pieces)) * index(size))
+        width = index(size) if _divides(size, across) else simplify(tirx.min(index(size), across - begin))
+        return part(simplify(tirx.floordiv(r, index(pieces))), begin, width)
+
+    def part(r: Expr, begin: Expr, across: Expr) -> list[tirx.Stmt]:
+        """`across` elements of the last axis from `begin` on, of row of tiles `r`."""
         first, at, top = row_of_tiles(nest, swapped, edge, r)
         height = index(edge) if _divides(edge, down) else simplify(tirx.min(index(edge), down - top))
 
         def place(i: Expr, j: Expr) -> dict[ir.Var, Expr]:
-            return at | {nest.axes[swapped]: simplify(top + i), nest.axes[last]: simplify(j)}
+            return at | {nest.axes[swapped]: simplify(top + i), nest.axes[last]: simplify(begin + j)}
 
         def gathered(left: Expr, width: Expr | int, first: Expr, count: Expr) -> tirx.Stmt:
             def element(i: Expr) -> list[tirx.Stmt]:
@@ -102,8 +116,22 @@ def tiles(nest: Nest, lanes: int, edge: int, tasks: int, parallel: bool, swapped
             out.append(gathered(simplify(whole * index(step)), constant(rest) or rest, index(0), height))
         return out
 
-    rows = rows_of_tiles(nest, swapped, edge)
-    return parallel_rows(rows, tasks, parallel, row, lambda: [tirx.AllocBuffer(b) for b in scratch])
+    count = simplify(rows * index(pieces))
+    return parallel_rows(count, tasks, parallel, row, lambda: [tirx.AllocBuffer(b) for b in scratch])
+
+
+def _columns_of_task(rows: Expr, down: Expr, across: Expr, edge: int, tasks: int) -> int | None:
+    """Elements of the last axis that a task takes of its row of tiles: None for all of them, where that does.
+
+    Rows are cut for more than a few tasks only: decisions for one core or two never did that, and were measured so.
+    """
+    strips, height, length = constant(rows), constant(down), constant(across)
+    cores = tasks // _TASKS_PER_CORE
+    if strips is None or height is None or length is None or tasks <= _FEW_TASKS:
+        return None
+    most = min(-(-length // edge), max(1, min(edge, height) * length // _LEAST_ELEMENTS))
+    blocks = least_of(1, range(2, most + 1), lambda pieces: -(-strips * pieces // cores) / pieces)
+    return None if blocks == 1 else -(-length // (blocks * edge)) * edge
 
 
 def rows_of_tiles(nest: Nest, swapped: int, edge: int) -> Expr:

@@ -6,11 +6,17 @@ has code for and the estimate cannot differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
+
+Cut = TypeVar("Cut")
+FEW_CORES = 2  # for which the usual cuts were measured: they stay as they are
+_MOST_ROUNDS = 4  # tasks of a core that are tried: of more, the last round is a small part
+_GAIN, _NEAR = 0.9, 1.05  # of a time: what is estimated to save less is left; what counts as equal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +86,26 @@ class RowTiling:
         if rows == 0:
             return [self.mr]
         return sorted({count for height in self.heights(rows) for count in self.tile_heights(height)}, reverse=True)
+
+
+def block_rows_for(rows: int, panels: int, cores: int, least: int = 1) -> list[int]:
+    """Least rows of a block with which row blocks x `panels` are about one to four tasks for each core."""
+    counts = {n for each in range(1, _MOST_ROUNDS + 1) for n in (each * cores // panels, -(-each * cores // panels))}
+    found = {rows_of for n in counts if 0 < n <= rows for rows_of in (rows // n, -(-rows // n))}
+    return sorted({max(least, rows_of) for rows_of in found}, reverse=True)
+
+
+def slowest_core(tasks: Iterable[float], copies: int, cores: int) -> float:
+    """What the slowest of `cores` takes for `copies` of each of `tasks`: it has whole ones, perhaps the longest."""
+    tasks = list(tasks)
+    return -(-copies * len(tasks) // cores) * max(tasks, default=0.0)
+
+
+def least_of(usual: Cut, others: Iterable[Cut], cost: Callable[[Cut], float]) -> Cut:
+    """`usual`, unless `others` cost clearly less: then the first of them that costs hardly more than the least."""
+    costs = {cut: cost(cut) for cut in (usual, *others)}
+    least = min(costs.values())
+    return usual if least > _GAIN * costs[usual] else next(cut for cut, each in costs.items() if each <= _NEAR * least)
 
 
 def switch(rows: ir.Expr, counts: Sequence[int], emit: Callable[[int], None]) -> None:

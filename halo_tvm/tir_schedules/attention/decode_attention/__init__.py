@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from tvm import ir, tirx
 
 from ....errors import Declined
+from ...code.lanes import constant
 from ...rule import Numbers, Rule
 from .._function import scheduled_as
 from .._problem import Problem, call_attributes, extents, is_buffer, read
@@ -39,6 +40,9 @@ from .plan import MOST_QUERIES, Decision, Plan
 if TYPE_CHECKING:
     from ....targets import Target
 
+_SHORTEST = 16  # keys of a part: a tile of the widest vectors
+_MANY_CORES = 16  # for more, parts are that short where their products are worth a task
+_LEAST_PRODUCTS = 20_000
 _SCORES_BYTES = 16 << 10  # of one chunk: they stay in the first-level cache beside the results
 
 
@@ -50,7 +54,7 @@ class DecodeAttention(Rule[Decision]):
     domains = {
         "chunk": Numbers(16, 1024),
         "splits": Numbers(1, 256),
-        "least_keys": Numbers(16, 4096),
+        "least_keys": Numbers(_SHORTEST, 4096),
     }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
@@ -59,7 +63,13 @@ class DecodeAttention(Rule[Decision]):
         if 4 * plan.rows * chunk > _SCORES_BYTES:
             chunk = 32
         # Two tasks are enough for two cores, and a part of 128 keys costs 3 % less than two of 64.
-        return Decision(chunk, splits=16, least_keys=min(128, max(32, 256 // target.cores)))
+        least = min(128, max(32, 256 // target.cores))
+        if target.cores > _MANY_CORES and 2 * plan.rows * plan.problem.d * _SHORTEST >= _LEAST_PRODUCTS:
+            least = _SHORTEST
+        batch = next(param for param in func.params if is_buffer(param)).ty.shape[0]
+        # Every core should have a part, and an open batch is one row.
+        splits = -(-target.cores // max(1, constant(batch) or 1))
+        return Decision(chunk, splits=min(256, max(16, splits)), least_keys=least)
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
         """Keys per step x most parts x least keys of a part."""

@@ -30,11 +30,13 @@ from tvm import ir, tirx
 
 from ....errors import Declined
 from ...code import pair_dot
+from ...code.lanes import constant
 from ...code.tile_registers import WHOLE_TEXT
+from ...products.row_tiling import FEW_CORES, least_of
 from ...rule import Numbers, Rule
 from .._function import scheduled_as
 from .._pack import allocate, pack
-from .._problem import Problem, extents, read
+from .._problem import Problem, extents, is_buffer, read
 from ._attend import attend
 from ._estimate import estimate
 from ._tiles import SIDE
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
 CACHES = ("float16", "int8")  # widened in registers as they are read
 WIDEST = 1024  # numbers of a head: the vector of a token that all heads read has 576
+_LEAST_QUERIES = 8  # of a task: it reads all keys for them
 _LONG = 1024  # keys from which values are packed; at 512 it makes no difference
 
 
@@ -69,7 +72,7 @@ class FlashAttention(Rule[Decision]):
         if lanes == 16:
             # A narrow panel of keys wastes little on the diagonal and on short calls; a wide block of them rescales
             # seldom. Packing values costs more than it brings until rows of them are read very often, or widened.
-            return Decision(
+            usual = Decision(
                 block_q=2 * SIDE if _tiles(problem, target) else 32,
                 block_k=128 if problem.d <= 64 else 64,
                 score_rows=4,
@@ -80,8 +83,10 @@ class FlashAttention(Rule[Decision]):
                 or problem.kept != "float32"
                 or (problem.static_t is not None and problem.static_t >= _LONG),
             )
-        # 12 accumulators of 16 registers leave room for a broadcast and two loads.
-        return Decision(block_q=48, block_k=64, score_rows=6, score_vectors=2, value_rows=6, value_vectors=2)
+        else:
+            # 12 accumulators of 16 registers leave room for a broadcast and two loads.
+            usual = Decision(block_q=48, block_k=64, score_rows=6, score_vectors=2, value_rows=6, value_vectors=2)
+        return _shared_out(usual, func, target)
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
         """Register tiles of both products x blocks of queries and keys x whether values are packed."""
@@ -110,6 +115,18 @@ class FlashAttention(Rule[Decision]):
         plan = _plan(_problem(func), decision, target)
         imports = (pair_dot.TEXT if plan.pairs else "") + (WHOLE_TEXT if plan.tiles else "")
         return scheduled_as(func, plan, allocate, pack, attend, imports=imports)
+
+
+def _shared_out(usual: Decision, func: tirx.PrimFunc, target: Target) -> Decision:
+    """`usual` with shorter blocks of queries where its tasks would leave some of many cores without work."""
+    problem, batch = _problem(func), constant(next(param for param in func.params if is_buffer(param)).ty.shape[0])
+    s, t = problem.static_s, problem.static_t
+    if target.cores <= FEW_CORES or not (batch and s and t):
+        return usual
+    unit = SIDE if _tiles(problem, target) else usual.score_rows
+    sizes = [size for size in range(unit, usual.block_q, unit) if size >= _LEAST_QUERIES]
+    others = [dataclasses.replace(usual, block_q=size) for size in reversed(sizes)]
+    return least_of(usual, others, lambda cut: estimate(_plan(problem, cut, target), batch, s, t, target.cores))
 
 
 @functools.lru_cache(maxsize=16)  # a search asks for hundreds of estimates of one function

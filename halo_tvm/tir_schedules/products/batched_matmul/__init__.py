@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from ....errors import Declined
 from ...blocks import is_scheduled, written_out
 from ...code.lanes import constant
 from ...rule import Numbers, Rule, first_of_each
+from ..row_tiling import FEW_CORES, block_rows_for, least_of
 from ._estimate import cycles_per_column, estimate
 from ._nest import build
 from ._problem import Problem, match
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["BatchedMatmul", "Decision"]
 
 _TALLEST = 12
+_LEAST_ROWS = 8  # of a task: it packs its panel for all of them
 _PAGE_BYTES = 4096  # rows so far apart share one set of L1, which holds one of them a way
 
 
@@ -56,7 +59,7 @@ class BatchedMatmul(Rule[Decision]):
     domains = {
         "mr": Numbers(1, 16),
         "vectors": Numbers(1, 4),
-        "block_rows": Numbers(8, 512),
+        "block_rows": Numbers(_LEAST_ROWS, 512),
         "kc": Numbers(16, 2048),
     }
 
@@ -64,7 +67,18 @@ class BatchedMatmul(Rule[Decision]):
         problem = _match(func)
         choices = _register_tiles(problem, target)
         mr, vectors = min(choices, key=lambda tile: cycles_per_column(problem, *tile, target.lanes_f32))
-        return Decision(mr, vectors, block_rows=64, kc=512)
+        usual = Decision(mr, vectors, block_rows=64, kc=512)
+        sizes = [constant(extent) for extent in (*problem.batch, problem.m, problem.n, problem.k)]
+        if target.cores <= FEW_CORES or not all(sizes):
+            return usual
+        # Lower blocks of rows, or narrower panels, where the usual ones would leave some of many cores without work.
+        *batch, rows, columns, _ = (size or 0 for size in sizes)
+        others = []
+        for tile in dict.fromkeys(((mr, vectors), *choices)):
+            panels = math.prod(batch) * -(-columns // (tile[1] * target.lanes_f32))
+            least = block_rows_for(rows, panels, target.cores, _LEAST_ROWS)
+            others += [Decision(*tile, min(usual.block_rows, height), usual.kc) for height in least]
+        return least_of(usual, others, lambda cut: estimate(problem, _tiling(cut, target), {}))
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
         """Register tiles that fit times blocks of rows times panels: some dozens."""

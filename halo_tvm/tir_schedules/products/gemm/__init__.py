@@ -26,7 +26,8 @@ from ....errors import Declined
 from ...blocks import is_scheduled, written_out
 from ...rule import Numbers, Rule, first_of_each
 from ..packing import pack_shape
-from ._estimate import estimate
+from ..row_tiling import FEW_CORES, block_rows_for, least_of
+from ._estimate import computing, estimate
 from ._nest import build
 from .chain import Chain, match
 from .served import enough, served, vectors_of
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from ....targets import Target
 
 __all__ = ["GEMM", "Decision", "pack_shape"]
+
+_TYPICAL_ROWS = (32, 128, 512)  # where their number is not known: of more, any cut has enough tasks
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Decision:
     prefetch: int  # cache lines of the next weight panel fetched per iteration; 0 = none
     block_rows: int  # rows of a block at least; tasks are row blocks x panels; 0 = all rows are one block
     balance: bool  # tiles of nearly equal height instead of full tiles and one short
+    split: int = 1  # pieces of a panel's columns, each of tasks of its own
 
 
 class GEMM(Rule[Decision]):
@@ -60,18 +64,20 @@ class GEMM(Rule[Decision]):
         "unroll": Numbers(1, 16),
         "prefetch": Numbers(0, 48),
         "block_rows": Numbers(0, 4096),
+        "split": Numbers(1, 4),
     }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
         chain = _match(func, target)
         unroll = _unroll(chain)
-        return Decision(
+        usual = Decision(
             mr=_register_rows(chain, target),
             unroll=unroll,
             prefetch=chain.arithmetic.lines_ahead(unroll),
             block_rows=chain.arithmetic.block_rows,
             balance=True,
         )
+        return _shared_out(usual, chain, target)
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
         """Every combination of the values worth trying: some hundreds."""
@@ -93,13 +99,15 @@ class GEMM(Rule[Decision]):
                 _distinct(cuts, chain, target), unrolls, chain.arithmetic.prefetches
             )
         )
-        return tuple(dict.fromkeys([first, *found]))
+        splits = _splits(chain, target) if target.cores > FEW_CORES else []
+        return tuple(dict.fromkeys([first, *found, *(dataclasses.replace(first, split=pieces) for pieces in splits)]))
 
     def estimate(
         self, func: tirx.PrimFunc, target: Target, decision: Decision, sizes: Mapping[ir.Var, int]
     ) -> float | None:
         chain = _match(func, target)
         rows = size_of(chain.m, by_name(sizes))
+        chain = chain.split_into(decision.split)
         return estimate(chain, _tiling(decision, chain, target), rows, target.cores)
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
@@ -107,11 +115,46 @@ class GEMM(Rule[Decision]):
         chain = _match(func, target)
         if chain.steps % decision.unroll:
             raise Declined(f"unroll {decision.unroll} does not divide the chunk of {chain.steps} k steps")
+        if decision.split not in _splits(chain, target):
+            raise Declined(f"a panel of {chain.nr} columns in {decision.split} pieces is not served")
+        chain = chain.split_into(decision.split)
         return written_out(func, build(chain, _tiling(decision, chain, target)))
 
 
+def _splits(chain: Chain, target: Target) -> list[int]:
+    """In how many pieces of whole vectors the columns of a panel may be cut."""
+    vectors = chain.vectors(target.lanes_f32)
+    served = chain.arithmetic.splits and chain.parts == 1
+    return [pieces for pieces in range(1, vectors + 1) if vectors % pieces == 0] if served else [1]
+
+
+def _shared_out(usual: Decision, chain: Chain, target: Target) -> Decision:
+    """`usual` with lower blocks of rows, or panels in pieces, where its tasks leave some of many cores without work.
+
+    A core that has some columns of a few rows reads less of the weight than one that has a row of more columns.
+    """
+    if target.cores <= FEW_CORES:
+        return usual
+    sizes = _TYPICAL_ROWS if chain.rows is None else (max(1, chain.rows),)
+
+    def cycles(cut: Decision) -> float:
+        split, tiling = chain.split_into(cut.split), _tiling(cut, chain, target)
+        return sum(computing(split, tiling, m, target.cores) / m for m in sizes)
+
+    others = []
+    for pieces in _splits(chain, target) if chain.rows else (1,):
+        panels = chain.split_into(pieces).panels
+        found = dict.fromkeys(rows for m in sizes for rows in block_rows_for(m, panels, target.cores))
+        lower = (usual.block_rows, *(rows for rows in found if rows < usual.block_rows))
+        others += [dataclasses.replace(usual, block_rows=rows, split=pieces) for rows in lower]
+    return least_of(usual, others, cycles)
+
+
 def _tiling(decision: Decision, chain: Chain, target: Target) -> Tiling:
-    cut = Tiling(**dataclasses.asdict(decision), lanes=target.lanes_f32, cores=target.cores)
+    fields = dataclasses.asdict(decision)
+    if fields.pop("split") > 1:
+        fields["prefetch"] = 0  # the next panel may be of another core
+    cut = Tiling(**fields, lanes=target.lanes_f32, cores=target.cores)
     return cut.with_few(chain.arithmetic)
 
 

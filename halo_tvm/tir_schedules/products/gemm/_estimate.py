@@ -6,6 +6,7 @@ order for one function is used, so one set of them serves every CPU with vectors
 
 from __future__ import annotations
 
+from ..row_tiling import slowest_core
 from .chain import Chain
 from .tiling import Tiling
 
@@ -13,6 +14,7 @@ _LATENCY = 4.0  # of a fused multiply-add, or an addition: with fewer independen
 _FMA_PER_CYCLE = 1.0
 _LOADS_PER_CYCLE = 2.0
 _L2_BYTES_PER_CYCLE = 32.0  # the panel comes from there
+_OWN_BYTES_PER_CYCLE = 8.0  # of a panel that one core reads first: from memory, or a cache of several cores
 _EXPOSED = 0.1
 _LOOP = 1.0  # counter, compare and branch of one iteration of the k loop
 _TILE = 40.0  # switching on the height, addresses, clearing the sums
@@ -36,6 +38,14 @@ def estimate(chain: Chain, tiling: Tiling, m: int, cores: int) -> float:
     streaming = ahead * streamed / _BYTES_PER_CYCLE
     cycles = max(computing, streaming) + 0.1 * min(computing, streaming) + chain.chunks * _LAUNCH
     return cycles / _CYCLES_PER_US
+
+
+def computing(chain: Chain, tiling: Tiling, m: int, cores: int) -> float:
+    """Cycles of the slowest of many cores: each reads the panels of its tasks for itself, and computes meanwhile."""
+    reading = chain.parts * chain.chunks * chain.panel_bytes / _OWN_BYTES_PER_CYCLE
+    heights = tiling.heights(m)
+    tiles = {height: sum(_tile(chain, tiling, rows) for rows in tiling.tile_heights(height)) for height in set(heights)}
+    return slowest_core((max(chain.parts * tiles[height], reading) + _TASK for height in heights), chain.panels, cores)
 
 
 def _tile(chain: Chain, t: Tiling, rows: int) -> float:

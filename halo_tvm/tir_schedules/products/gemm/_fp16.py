@@ -26,6 +26,7 @@ class HalfWeights(Arithmetic):
 
     dtypes = ("float32", "float16", "float32")
     unroll = 2
+    splits = True
 
     def registers(self, rows: int, vectors: int) -> int:
         return rows * vectors + vectors + 1
@@ -39,7 +40,7 @@ class HalfWeights(Arithmetic):
             x = tirx.Broadcast(tile.x[tile.start + r, column], tile.lanes)
             for v in range(tile.vectors):
                 at = tirx.Ramp(v * tile.lanes, 1, tile.lanes)
-                weight = tirx.Cast(f"float32x{tile.lanes}", tile.weight[tile.chunk, tile.panel, k, at])
+                weight = tirx.Cast(f"float32x{tile.lanes}", tile.of_weight(k, at))
                 T.buffer_store(acc, acc[at] + x * weight, [at])
 
 

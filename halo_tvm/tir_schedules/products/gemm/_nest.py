@@ -77,6 +77,7 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
             operands.x, chain.weight, (), top, 0 if chunk is None else chunk, panel, chain.kc, chain.nr, t.lanes
         )
         marks = chain.arithmetic.look(whole, chain.steps)
+        begin = _beginnings(chain, whole, height)
         unpacked = chain.arithmetic.unpack(chain, t, panel, height)
         with T.serial(tiles) as step:
             start, rows = t.tile_of(height, step, tiles)
@@ -86,7 +87,7 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
             with nullcontext(0) if chain.parts == 1 else T.serial(_i64(chain.parts)) as part:
                 of_part, column = panel + part * chain.panels, part * chain.nr
                 pass_ = Pass(
-                    operands, scratch, column, 0 if chunk is None else chunk, of_part, start, step, ahead, marks
+                    operands, scratch, column, 0 if chunk is None else chunk, of_part, start, step, ahead, marks, begin
                 )
                 if unpacked is not None:
                     pass_ = replace(pass_, unpacked=unpacked._replace(part=part))
@@ -94,6 +95,19 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
             _store(chain, t, operands.row_factor, scratch, chunk, panel, start, rows)
         if isinstance(chain.arithmetic, InTiles):
             release(scratch)
+
+
+def _beginnings(chain: Chain, tile: Tile, rows: ir.Expr) -> ir.Var | None:
+    """What the sums of a task of `rows` rows begin with where that is not 0: those of all parts of its panel."""
+    few = chain.arithmetic.few
+    if not chain.arithmetic.begins or (chain.rows is not None and chain.rows <= few):
+        return None
+    found = T.alloc_buffer((chain.parts * chain.nr,), chain.arithmetic.sums, align=64)
+    with T.If(rows > few), T.Then():
+        for part in range(chain.parts):
+            of_part = replace(tile, panel=tile.panel + part * chain.panels)
+            chain.arithmetic.beginnings(of_part, chain.steps, found, part * chain.nr)
+    return found
 
 
 def _heights(chain: Chain, t: Tiling) -> list[int]:

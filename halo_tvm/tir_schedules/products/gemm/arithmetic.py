@@ -44,7 +44,9 @@ class Tile:
     lanes: int  # sums in one vector register
     half: int | None = None  # of rows that are taken apart, the only one that this walk along k takes
     marks: ir.Var | None = None  # of the steps of the panel, see Arithmetic.look
+    beside: ir.Var | None = None  # nr sums that belong to the columns, of few rows; see Arithmetic.few
     marks_of_rows: ir.Var | None = None  # [m, k / group], see Operands
+    split: int = 1  # so many panels of the tile are one of the weight, see Chain.split_into
 
     @property
     def vectors(self) -> int:
@@ -70,7 +72,11 @@ class Tile:
 
     def of_weight(self, k: ir.Expr, *at: ir.Expr) -> ir.Expr:
         """The weight of step `k`."""
-        return self.weight[(self.chunk, self.panel, k, *at)]
+        if self.split == 1:
+            return self.weight[(self.chunk, self.panel, k, *at)]
+        column, *inner = at
+        column = self.panel % self.split * self.nr + column
+        return self.weight[(self.chunk, self.panel // self.split, k, column, *inner)]
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,9 @@ class Arithmetic:
     group: ClassVar[int] = 1
     words: ClassVar[bool] = False  # x becomes words of the `group` numbers of a step, once
     takes_apart: ClassVar[bool] = False  # x becomes words of the even two of four bytes and of the odd ones, once
+    splits: ClassVar[bool] = False  # a task may take some vectors of a panel's columns alone
+    begins: ClassVar[bool] = False  # sums begin with the `beginnings` of their columns, not with 0
+    few: ClassVar[int] = 0  # tiles of so many rows begin with 0 all the same, and find out `beside` their steps
     unroll: ClassVar[int] = 4  # steps per iteration unless decided otherwise: more make longer loops, not faster ones
     unrolls: ClassVar[tuple[int, ...]] = (1, 2, 4, 8)  # those worth trying
     block_rows: ClassVar[int] = 64  # blocks this tall read a panel often enough from the cache, and few rows are cut
@@ -120,6 +129,10 @@ class Arithmetic:
     def unpack(self, chain: Chain, t: Tiling, panel: ir.Expr, rows: ir.Expr) -> Unpacked | None:
         """Emit what a task of `rows` rows takes apart of panel number `panel` of each part, before it multiplies."""
         return None
+
+    def beginnings(self, tile: Tile, steps: int, found: ir.Var, first: ir.Expr | int) -> None:
+        """Emit found[first : first + nr] = what the sums of the panel's columns over all of its `steps` begin with."""
+        raise AssertionError(f"{type(self).__name__} lacks beginnings")
 
     def mend(self, tile: Tile, first: ir.Expr | int) -> None:
         """Emit what sums need behind the steps of a run, which begin at step `first` of the panel."""
@@ -181,6 +194,11 @@ class Arithmetic:
 
     def settle(self, tile: Tile) -> None:
         """Emit what makes the sums of a tile out of what its steps have left in them."""
+
+    def steps(self, tile: Tile, first: ir.Expr, count: int) -> None:
+        """Emit `count` steps from step `first` on."""
+        with T.unroll(tirx.IntImm("int64", count)) as k:
+            self.step(tile, first + k)
 
     def step(self, tile: Tile, k: ir.Expr) -> None:
         """Emit `acc[r] += x[start + r, step k] * weight[step k]` for every row of the tile."""

@@ -44,6 +44,7 @@ class BFloat16Weights(Arithmetic):
 
     dtypes = ("float32", "bfloat16", "float32")
     group = GROUP
+    splits = True
     unroll = 1  # a step is two k already; LLVM mixes the steps of a longer iteration and runs out of registers
 
     def registers(self, rows: int, vectors: int) -> int:
@@ -66,7 +67,7 @@ class BFloat16Weights(Arithmetic):
                 x = tirx.Broadcast(tile.x[tile.start + r, column + odd], lanes)
                 for v in range(tile.vectors):
                     at = tirx.Ramp(v * lanes, 1, lanes)
-                    pairs = tile.weight[tile.chunk, tile.panel, k, v * lanes, tirx.Ramp(0, 1, GROUP * lanes)]
+                    pairs = tile.of_weight(k, v * lanes, tirx.Ramp(0, 1, GROUP * lanes))
                     bits = tirx.reinterpret(f"int32x{lanes}", pairs)
                     bits = bits & high if odd else bits << sixteen
                     T.buffer_store(acc, acc[at] + x * tirx.reinterpret(f"float32x{lanes}", bits), [at])
@@ -78,6 +79,7 @@ class BFloat16Pairs(Arithmetic):
     dtypes = ("float32", "bfloat16", "float32")
     group = GROUP
     words = True
+    splits = True
 
     def registers(self, rows: int, vectors: int) -> int:
         return rows * vectors + vectors + 1

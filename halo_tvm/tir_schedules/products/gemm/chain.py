@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
@@ -42,6 +42,14 @@ class Chain:
     nr: int
     beside_weight: tuple[ir.Var, ...] = ()  # what else the product reads: scales of a weight in groups
     timed: tuple[int, ...] = ()  # the only numbers of rows that matter; empty: all do
+    split: int = 1  # so many panels here are one of the weight
+
+    def split_into(self, pieces: int) -> Chain:
+        """The same with each panel of the weight cut into `pieces` of whole vectors, each a panel of its own."""
+        if pieces == 1:
+            return self
+        nr = self.nr // pieces
+        return replace(self, nr=nr, panels=-(-self.n // nr), split=pieces)
 
     @property
     def parts(self) -> int:

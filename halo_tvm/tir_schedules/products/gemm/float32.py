@@ -13,6 +13,8 @@ class Float32(Arithmetic):
 
     dtypes = ("float32", "float32", "float32")
 
+    splits = True
+
     def registers(self, rows: int, vectors: int) -> int:
         return rows * vectors + vectors + 1
 

@@ -15,13 +15,20 @@ from .bf16 import BFloat16Pairs, BFloat16Weights
 from .float32 import Float32
 from .group_tiles import GroupTiles
 from .groups import Groups
+from .lane_dots import MixedDots, SignedDots, SignedGroups
 from .narrow_pairs import NARROW, NarrowPairs
 from .w8a8 import W8A8, DotBytes, PlainBytes, WidenedPairs
 
 if TYPE_CHECKING:
     from ....targets import Isa, Target
 
-_BYTES = {"vpdpbusd": DotBytes, "vpmaddwd": WidenedPairs, "": PlainBytes}
+_BYTES = {
+    "vpdpbusd": DotBytes,
+    "vpmaddwd": WidenedPairs,
+    "usdot": MixedDots,
+    "sdot": SignedDots,
+    "": PlainBytes,
+}
 
 
 def byte_product(isa: Isa) -> W8A8:
@@ -36,6 +43,8 @@ def served(isa: Isa, *, tiles: bool = False) -> tuple[Arithmetic, ...]:
     product = byte_product(isa)
     eight: Groups = Groups(product, 8)
     four: Groups = Groups(product, 4)
+    if isinstance(product, SignedDots):
+        eight, four = SignedGroups(product, 8), SignedGroups(product, 4)
     if isa.byte_dot == "vpmaddwd":
         eight = BytePairs(product, 8, vector_registers=isa.vector_registers)
         four = NibblePairs(product, 4, vector_registers=isa.vector_registers)

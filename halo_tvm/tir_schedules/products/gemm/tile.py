@@ -36,6 +36,7 @@ class Pass:
     step: ir.Var  # number of the pass over this panel
     ahead: ir.Expr  # cache lines of the next panel that fall to one pass
     marks: ir.Var | None = None  # of the steps of the panel
+    begin: ir.Var | None = None  # what the sums of the columns begin with, of all parts
     unpacked: Unpacked | None = None  # of the panels of the task, where they are taken apart
 
 
@@ -76,7 +77,10 @@ def _plain(chain: Chain, t: Tiling, p: Pass, rows: int, continued: bool) -> None
     """Sums of the product's own type."""
 
     def first(r: int, at: ir.Expr) -> ir.Expr:
-        return p.scratch[r, p.column + at] if continued else tirx.const(0, chain.arithmetic.sums)
+        begin = tirx.const(0, chain.arithmetic.sums)
+        if p.begin is not None and rows > chain.arithmetic.few:
+            begin = p.begin[p.column + at]
+        return p.scratch[r, p.column + at] + begin if continued else begin
 
     def leave(r: int, at: ir.Expr, total: ir.Expr) -> None:
         T.buffer_store(p.scratch, total, [r, p.column + at])
@@ -145,8 +149,15 @@ def _sums(
             with T.unroll(vectors) as v, T.vectorized(_i64(lanes)) as lane:
                 at = v * lanes + lane
                 T.buffer_store(buffer, zero if index else first(r, at), [at])
+    beside = T.alloc_buffer((chain.nr,), arithmetic.sums) if rows <= arithmetic.few else None
+    if beside is not None:
+        with T.unroll(vectors) as v, T.vectorized(_i64(lanes)) as lane:
+            T.buffer_store(beside, zero, [v * lanes + lane])
     place = (p.start, p.chunk, p.panel, chain.kc, chain.nr, lanes)
-    tile = Tile(p.operands.x, chain.weight, acc, *place, marks=p.marks, marks_of_rows=p.operands.marks)
+    marks = p.operands.marks
+    tile = Tile(
+        p.operands.x, chain.weight, acc, *place, marks=p.marks, marks_of_rows=marks, beside=beside, split=chain.split
+    )
     unroll = t.unroll if count % t.unroll == 0 else 1
     for number, half in enumerate(arithmetic.walks(rows, chain.nr // lanes)):
         with T.serial(_i64(count // unroll)) as ko:
@@ -154,9 +165,9 @@ def _sums(
             for q in range(t.prefetch if 2 * rows > t.mr and number == 0 else 0):
                 done = ko if isinstance(begin, int) and begin == 0 else begin // unroll + ko
                 prefetch(chain.weight_line(p.chunk, p.panel + 1, p.step * p.ahead + done * t.prefetch + q))
-            with T.unroll(_i64(unroll)) as ki:
-                k = ko * unroll + ki
-                arithmetic.step(replace(tile, half=half), k if isinstance(begin, int) and begin == 0 else begin + k)
+            k = ko * unroll
+            k = k if isinstance(begin, int) and begin == 0 else begin + k
+            arithmetic.steps(replace(tile, half=half), k, unroll)
     arithmetic.mend(tile, 0)
     arithmetic.settle(tile)
     for r in range(rows):

@@ -13,6 +13,7 @@ References
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from tvm import DataType, tirx
 from ....errors import Declined
 from ...blocks import loads, written_out
 from ...code.lanes import constant
+from ...products.row_tiling import FEW_CORES, least_of, slowest_core
 from ...rule import Numbers, Rule
 from .._match import Windows, match_windows
 from ._nest import build, has_whole_rows, known_tiles
@@ -35,6 +37,7 @@ _SMALLEST, _LARGEST = (
     4,
     8,
 )  # windows of a tile: fewer wait for each other's sums, more need no register but load the same
+_LEAST_ELEMENTS = 4096  # of windows, that are worth a task
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Decision:
     columns: int  # neighbouring windows of a register tile
     lanes: int  # channels of a vector
     tasks: int  # parallel pieces at least, where there are as many tiles
+    shares: int = 1  # of the channels, each a task of its own
 
 
 class Channelwise(Rule[Decision]):
@@ -55,6 +59,7 @@ class Channelwise(Rule[Decision]):
         "columns": Numbers(1, 16),
         "lanes": Numbers(1, 64),
         "tasks": Numbers(1, 4096),
+        "shares": Numbers(1, 256),
     }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
@@ -64,7 +69,8 @@ class Channelwise(Rule[Decision]):
         while lanes > max(windows.channels, 1):
             lanes //= 2
         tasks = 4 * target.cores
-        return Decision(columns=_columns(windows, tasks), lanes=lanes, tasks=tasks)
+        columns = _columns(windows, tasks)
+        return Decision(columns, lanes, tasks, _shares(windows, columns, lanes, tasks, target.cores))
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
         first = self.default(func, target)
@@ -77,7 +83,7 @@ class Channelwise(Rule[Decision]):
         windows = _match(func)
         if decision.lanes > max(windows.channels, 1):
             raise Declined(f"vectors of {decision.lanes} channels, but there are {windows.channels}")
-        body = build(windows, decision.columns, decision.lanes, decision.tasks)
+        body = build(windows, decision.columns, decision.lanes, decision.tasks, decision.shares)
         return written_out(func, body)
 
 
@@ -98,6 +104,21 @@ def _match(func: tirx.PrimFunc) -> Windows:
     if constant(windows.acc.shape[-1]) != windows.channels:
         raise Declined(f"{windows.channels} channels become {windows.acc.shape[-1]}")
     return windows
+
+
+def _shares(windows: Windows, columns: int, lanes: int, tasks: int, cores: int) -> int:
+    """In how many shares the channels are walked where places make too few tasks for many cores."""
+    sizes = [constant(size) for size in (windows.batch, *windows.places)]
+    if cores <= FEW_CORES or not all(sizes):
+        return 1
+    *_, width = places = [size or 0 for size in sizes]
+    rows = math.prod(places[:-1])
+    pieces = 1 if has_whole_rows(windows, columns, tasks) else min(-(-tasks // rows), -(-width // columns))
+    vectors = -(-windows.channels // lanes)
+    elements = math.prod(places) * math.prod(windows.kernel) * windows.channels
+    most = min(vectors, elements // (rows * pieces * _LEAST_ELEMENTS))
+    others = range(2, most + 1)
+    return least_of(1, others, lambda shares: slowest_core([-(-vectors // shares)], rows * pieces * shares, cores))
 
 
 def _columns(windows: Windows, tasks: int) -> int:

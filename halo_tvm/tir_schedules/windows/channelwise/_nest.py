@@ -2,7 +2,7 @@
 
 Before (blocks):   padding of x;   for n, places, c, window: acc;   for n, places, c: stage 1 ...
 After:
-    parallel for task = (n and all places but the last axis's, piece of the last axis):
+    parallel for task = (n and all places but the last axis's, piece of the last axis, share of the channels):
         for tiles of `columns` places whose windows lie inside of x along the last axis:   the last two may overlap
             for vectors of channels:                                                       the last two may overlap
                 for elements of the window that lie inside along the other axes:
@@ -33,7 +33,7 @@ from .._match import Windows
 _UNROLLED = 128  # multiply-adds of a step in which the elements along the last axis are unrolled
 
 
-def build(windows: Windows, columns: int, lanes: int, tasks: int) -> s_tir.SBlockRealize:
+def build(windows: Windows, columns: int, lanes: int, tasks: int, shares: int) -> s_tir.SBlockRealize:
     """The whole nest as a root block."""
     with IRBuilder() as builder, T.sblock("root"):
         T.reads()
@@ -41,7 +41,7 @@ def build(windows: Windows, columns: int, lanes: int, tasks: int) -> s_tir.SBloc
         if constant(product([windows.rows, index(windows.channels)])) == 0:
             T.evaluate(0)
         else:
-            _Nest(windows, columns, lanes, tasks).emit()
+            _Nest(windows, columns, lanes, tasks, shares).emit()
     return builder.get()
 
 
@@ -67,15 +67,23 @@ def has_whole_rows(windows: Windows, columns: int, tasks: int) -> bool:
 
 
 class _Nest:
-    def __init__(self, windows: Windows, columns: int, lanes: int, tasks: int) -> None:
+    def __init__(self, windows: Windows, columns: int, lanes: int, tasks: int, shares: int) -> None:
         self.w, self.columns, self.lanes, self.tasks = windows, columns, lanes, tasks
         self.last = windows.rank - 1
+        vectors = -(-windows.channels // lanes)
+        self.shares = min(shares, vectors)
+        self.first, self.vectors = index(0), index(vectors)  # of the task's share of the channels
 
     def emit(self) -> None:
         w = self.w
         rows, width = product([w.batch, *w.places[:-1]]), w.places[-1]
         pieces = self._pieces(rows, width)
-        with T.parallel(simplify(rows * pieces)) as task:
+        with T.parallel(simplify(rows * pieces * self.shares)) as task:
+            if self.shares > 1:
+                count, share = self.vectors, kept(task % self.shares)
+                self.first = kept(share * count // self.shares)
+                self.vectors = kept((share + 1) * count // self.shares - self.first)
+                task = task // self.shares
             row, piece = (task, index(0)) if constant(pieces) == 1 else (task // pieces, task % pieces)
             n, *place = (kept(at) for at in unravel(simplify(row), [w.batch, *w.places[:-1]]))
             tiles = known_tiles(w, self.columns) if constant(pieces) == 1 else None
@@ -155,8 +163,8 @@ class _Nest:
         """`columns` windows from `left` on; without a range for the last axis its elements lie inside where `holds`."""
         w, lanes = self.w, index(self.lanes)
         unrolled = len(ranges) == self.last and columns * w.kernel[self.last] <= _UNROLLED
-        with T.serial(ceil_div(index(w.channels), lanes)) as vector:
-            channel = kept(tirx.min(vector * lanes, index(w.channels - self.lanes)))
+        with T.serial(self.vectors) as vector:
+            channel = kept(tirx.min(simplify(self.first + vector) * lanes, index(w.channels - self.lanes)))
             acc = [T.alloc_buffer((self.lanes,), str(w.acc.dtype)) for _ in range(columns)]
             for sums in acc:
                 with T.vectorized(lanes) as lane:

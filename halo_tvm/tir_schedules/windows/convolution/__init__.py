@@ -29,6 +29,7 @@ from tvm import tirx
 from ...blocks import written_out
 from ...code.lanes import constant
 from ...products.gemm.amx import InTiles
+from ...products.gemm.float32 import Float32
 from ...products.row_tiling import RowTiling
 from ...rule import Numbers, Rule
 from ._nest import build
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from ....targets import Target
 
 __all__ = ["Convolution", "Decision", "match", "tallest_along_rows"]
+
+_MULTIPLIES_BY_MEMORY = "x86_64"
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,8 @@ class Convolution(Rule[Decision]):
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
         problem = match(func, target.isa)
-        arithmetic = problem.arithmetic
-        return Decision(_tile_rows(problem, target), arithmetic.unroll, block_rows=arithmetic.block_rows)
+        mr = _tile_rows(problem, target)
+        return Decision(mr, _unroll(problem, target, mr), block_rows=problem.arithmetic.block_rows)
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
         problem, first = match(func, target.isa), self.default(func, target)
@@ -82,6 +85,17 @@ class Convolution(Rule[Decision]):
         along = problem.along_rows(target.isa)
         body = build(problem, rows, decision.unroll, target.lanes_f32, target.spec.l2_bytes, along)
         return written_out(func, body)
+
+
+def _unroll(problem: Problem, target: Target, mr: int) -> int:
+    """Steps per iteration; of floats one where the values of more find no registers beside the sums.
+
+    x86 multiplies by a value in memory. Elsewhere LLVM first loads those of all steps, a register for each window.
+    """
+    arithmetic, vectors = problem.arithmetic, problem.nr // target.lanes_f32
+    if not isinstance(arithmetic, Float32) or target.spec.machine == _MULTIPLIES_BY_MEMORY:
+        return arithmetic.unroll
+    return arithmetic.unroll if arithmetic.registers(mr, vectors) + mr <= target.isa.vector_registers else 1
 
 
 def _most_rows(problem: Problem, target: Target) -> int:

@@ -23,6 +23,8 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
 from ...code.lanes import ceil_div, constant, index, kept, product, simplify, unravel
+from ...products.gemm.arithmetic import Tile
+from ...products.gemm.lane_dots import LaneDots
 from ...products.gemm.w8a8 import words_of
 from .._store import Panels, store_place
 from .._zeros import address_or_zeros
@@ -41,13 +43,24 @@ def emit_along_rows(problem: Problem, x: Padded, mr: int, block_rows: int, lanes
         panel, group = kept(task % p.panels), kept(task // p.panels % p.groups)
         top = kept(simplify(task // (p.panels * p.groups) * each))
         sums = T.alloc_buffer((mr, p.nr), p.arithmetic.total, align=64)
+        begin = _beginnings(p, x, panel, group, lanes)
         with T.serial(tirx.min(each, number - top)) as row, T.serial(index(-(-width // mr))) as tile:
             n, *front = (kept(simplify(at)) for at in unravel(top + row, [w.batch, *w.places[:-1]]))
             first = kept(simplify(tirx.min(tile * mr, index(width - mr))))
-            _Tile(p, x, mr, lanes, panel, group).multiply(sums, n, [*front, first])
+            _Tile(p, x, mr, lanes, panel, group).multiply(sums, begin, n, [*front, first])
             panels = Panels(p.outer, p.panels, p.nr)
             with T.serial(index(mr)) as r:
                 store_place(w, sums, r, [n, *front, first + r], panel, panels, lanes, p.first_of_result(group))
+
+
+def _beginnings(p: Problem, x: Padded, panel: ir.Expr, group: ir.Expr, lanes: int) -> ir.Var | None:
+    """What the sums of a task begin with where that is not 0."""
+    if not p.arithmetic.begins:
+        return None
+    found = T.alloc_buffer((p.nr,), p.arithmetic.sums, align=64)
+    whole = Tile(x.buffer, p.weight, (), index(0), group, panel, p.run, p.nr, lanes)
+    p.arithmetic.beginnings(whole, math.prod(p.windows.kernel) * (p.inner // p.arithmetic.group), found, 0)
+    return found
 
 
 class _Tile:
@@ -61,12 +74,12 @@ class _Tile:
         self.at_once = self.steps if 1 < p.abreast and p.abreast * self.steps < lanes else 1
         self.acc = [T.alloc_buffer((p.nr,), p.arithmetic.sums) for _ in range(mr)]
 
-    def multiply(self, sums: ir.Var, n: ir.Expr, place: Sequence[ir.Expr]) -> None:
-        """sums[r] = the window that lies r places behind `place`."""
+    def multiply(self, sums: ir.Var, begin: ir.Var | None, n: ir.Expr, place: Sequence[ir.Expr]) -> None:
+        """sums[r] = the window that lies r places behind `place`, from `begin` on."""
         p, w = self.p, self.w
         for acc, v in itertools.product(self.acc, range(self.vectors)):
             zeros = tirx.Broadcast(tirx.const(0, p.arithmetic.sums), self.lanes)
-            T.buffer_store(acc, zeros, [self._vector(v)])
+            T.buffer_store(acc, zeros if begin is None else begin[self._vector(v)], [self._vector(v)])
         with T.serial(index(math.prod(w.kernel[:-1]))) as tap:
             ks = [*(kept(simplify(k)) for k in unravel(tap, [index(k) for k in w.kernel[:-1]])), index(0)]
             at = [o * w.strides[a] - self.x.before[a] + k * w.dilations[a] for a, (o, k) in enumerate(zip(place, ks))]
@@ -114,8 +127,12 @@ class _Tile:
                 x = self._in_all_lanes(element, step) if abreast is None else self._in_lanes(abreast, step)
                 for (r, k), v in itertools.product(self._windows(place), range(self.vectors)):
                     at = self._vector(v)
-                    total = self.arithmetic.add(self.acc[r][at], x, weights[step, k, v], self.lanes)
-                    T.buffer_store(self.acc[r], total, [at])
+                    T.buffer_store(self.acc[r], self._added(self.acc[r][at], x, weights[step, k, v]), [at])
+
+    def _added(self, total: ir.Expr, x: ir.Expr, weight: ir.Expr) -> ir.Expr:
+        if isinstance(self.arithmetic, LaneDots):
+            return self.arithmetic.dot(total, x, weight)
+        return self.arithmetic.add(total, x, weight, self.lanes)
 
     def _weight(self, k: ir.Expr, v: int) -> ir.Expr:
         front, group = (self.group, self.panel, k), self.p.arithmetic.group
@@ -137,7 +154,8 @@ class _Tile:
     def _words(self, element: ir.Var, at: ir.Expr, count: int) -> ir.Expr:
         width = count * self.side
         found = element[at if width == 1 else tirx.Ramp(at, index(1), width)]
-        return T.bind(found if self.side == 1 else tirx.reinterpret(words_of(count), found))
+        words = found if self.side == 1 else tirx.reinterpret(words_of(count), found)
+        return T.bind(self.arithmetic.of_row(words, count) if isinstance(self.arithmetic, LaneDots) else words)
 
     def _vector(self, v: int) -> ir.Expr:
         return tirx.Ramp(index(v * self.lanes), index(1), self.lanes)

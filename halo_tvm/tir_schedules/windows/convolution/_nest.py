@@ -110,6 +110,7 @@ class _Nest:
         self.pieces = -(-self.taps // max(1, room))
         self.vectors = problem.nr // lanes
         self.marks: ir.Var | None = None  # of the panel of a task
+        self.begin: ir.Var | None = None  # what the sums of a task begin with where that is not 0
         self.marks_of_x: ir.Var | None = None  # of all elements of x
 
     def emit(self) -> None:
@@ -128,6 +129,9 @@ class _Nest:
             tiles = kept(ceil_div(height, self.rows.mr))
             whole = Tile(self.x.buffer, p.weight, (), index(0), group, panel, p.run, p.nr, self.lanes)
             self.marks = p.arithmetic.look(whole, self.taps * self.steps)
+            if p.arithmetic.begins:
+                self.begin = T.alloc_buffer((p.nr,), p.arithmetic.sums, align=64)
+                p.arithmetic.beginnings(whole, self.taps * self.steps, self.begin, 0)
             if self.pieces == 1:
                 with T.serial(tiles) as tile:
                     self._tile(sums, top, height, tile, index(0), panel, group, None)
@@ -164,7 +168,8 @@ class _Nest:
             if r + 1 < mr:
                 at_row.advance(tirx.Select(row + r < last, index(1), index(0)))
         acc = [T.alloc_buffer((p.nr,), p.arithmetic.sums) for _ in range(mr)]
-        self._each(lambda r, v: T.buffer_store(acc[r], tirx.const(0, p.arithmetic.sums), [v]))
+        known, zero = self.begin, tirx.const(0, p.arithmetic.sums)
+        self._each(lambda r, v: T.buffer_store(acc[r], zero if known is None else known[v], [v]))
         if piece is not None:
             with T.If(piece > 0), T.Then():
                 self._each(lambda r, v: T.buffer_store(acc[r], sums[at + r, v], [v]))
@@ -194,8 +199,8 @@ class _Nest:
                     where.enter_context(T.If(reached))
                     where.enter_context(T.Then())
                 for half in p.arithmetic.walks(mr, self.vectors):
-                    with T.serial(index(self.steps // self.unroll)) as ko, T.unroll(index(self.unroll)) as ki:
-                        p.arithmetic.step(replace(tile_here, half=half), ko * self.unroll + ki)
+                    with T.serial(index(self.steps // self.unroll)) as ko:
+                        p.arithmetic.steps(replace(tile_here, half=half), ko * self.unroll, self.unroll)
                 p.arithmetic.mend(tile_here, tap * self.steps)
         self._each(lambda r, v: T.buffer_store(sums, acc[r][v], [at + r, v]))
 

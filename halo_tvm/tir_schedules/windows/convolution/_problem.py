@@ -15,6 +15,7 @@ from ...code.lanes import constant, index
 from ...products.gemm.arithmetic import Arithmetic
 from ...products.gemm.bf16 import BFloat16Pairs
 from ...products.gemm.float32 import Float32
+from ...products.gemm.lane_dots import LaneDots
 from ...products.gemm.served import enough, of_block, served
 from ...products.gemm.w8a8 import W8A8, DotBytes
 from .._match import ABREAST, Windows, match_windows
@@ -22,7 +23,7 @@ from .._match import ABREAST, Windows, match_windows
 if TYPE_CHECKING:
     from ....targets import Isa
 
-InVectors = Float32 | BFloat16Pairs | DotBytes  # whose steps add vectors to sums, whatever lanes multiply
+InVectors = Float32 | BFloat16Pairs | DotBytes | LaneDots  # whose steps add vectors to sums, whatever lanes multiply
 _FEW_CHANNELS = 16  # fewer: elements of a window along its last axis are one run of memory, which padding would break
 _FEW_STEPS = 8  # at one element of a window: of more, finding it takes no time
 _FEWEST_ALONG_ROWS = 4  # windows of a row: of fewer, tiles of windows that lie anywhere are fuller

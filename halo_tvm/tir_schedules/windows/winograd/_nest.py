@@ -56,7 +56,9 @@ class _FactorTile(Tile):
         return self.x[self.chunk, column if width == 1 else tirx.Ramp(column, index(1), width)]
 
     def of_weight(self, k: ir.Expr, *at: ir.Expr) -> ir.Expr:
-        return self.weight[(self.panel, self.chunk, k, *at)]
+        column, *inner = at
+        column = self.panel % self.split * self.nr + column if self.split > 1 else column
+        return self.weight[(self.panel // self.split, self.chunk, k, column, *inner)]
 
 
 class _Nest:
@@ -103,9 +105,9 @@ class _Nest:
                     self._results(products, results, top, t, panel)
 
     def _shares(self, blocks: ir.Expr | int) -> ir.Expr | int:
-        """In how many shares the panels are walked: one, unless there are too few blocks for the cores."""
+        """As `Problem.shares`, of any number of blocks."""
         if isinstance(blocks, int):
-            return min(self.p.panels, -(-self.rows.cores // blocks))
+            return self.p.shares(blocks, self.rows.cores)
         return kept(tirx.min(index(self.p.panels), ceil_div(index(self.rows.cores), blocks)))
 
     def _place(self, top: ir.Expr, t: ir.Expr) -> tuple[list[ir.Expr], list[ir.Expr]]:
@@ -165,7 +167,8 @@ class _Nest:
         """products[f, first : first + mr] = the factors of these tiles times the panel."""
         p, mr, vectors = self.p, self.rows.mr, self.p.nr // self.lanes
         sums = [T.alloc_buffer((p.nr,), self.total) for _ in range(mr)]
-        tile = _FactorTile(factors, p.weight, [[each] for each in sums], first, f, panel, p.depth, p.nr, self.lanes)
+        sizes = (p.depth, p.nr, self.lanes)
+        tile = _FactorTile(factors, p.weight, [[each] for each in sums], first, f, panel, *sizes, split=p.split)
         for each in sums:
             with T.unroll(index(vectors)) as v, T.vectorized(index(self.lanes)) as lane:
                 T.buffer_store(each, tirx.const(0, self.total), [v * self.lanes + lane])

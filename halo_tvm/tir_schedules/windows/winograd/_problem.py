@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tvm import ir, tirx
@@ -46,6 +46,14 @@ class Problem:
     panels: int
     nr: int
     outer: int  # channels of the result
+    split: int = 1  # so many panels here are one of the weight
+
+    def split_into(self, pieces: int) -> Problem:
+        """The same with each panel of the weight cut into `pieces` of whole vectors, each a panel of its own."""
+        if pieces == 1:
+            return self
+        nr = self.nr // pieces
+        return replace(self, nr=nr, panels=-(-self.outer // nr), split=pieces)
 
     @property
     def front(self) -> int:
@@ -84,6 +92,10 @@ class Problem:
     @property
     def tiles(self) -> ir.Expr:
         return product(self.grid)
+
+    def shares(self, blocks: int, cores: int) -> int:
+        """In how many shares the panels are walked: one, unless there are too few blocks for the cores."""
+        return min(self.panels, -(-cores // blocks))
 
 
 @functools.lru_cache(maxsize=16)
