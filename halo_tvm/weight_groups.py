@@ -14,12 +14,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .errors import UsageError
 from .scale_search import searched
 from .stored_grid import stored_grid
 
 GROUPS = (128, 64, 32)  # of the schemes, along k
 ZERO = {8: 128, 4: 8}  # the integer that means 0, where there is no least value
 TINY = np.float32(2.0**-24)  # the least float16 above 0: a smaller scale is none
+_LEAST_SCALE = 2.0**-19  # of a weight's largest group: float16 rounds it by 1.6 %, and smaller ones by more
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def group_grid(
 
     Numbers that lie on a grid keep it (`stored_grid`). Of others the extremes of a group are rounded, or `search`ed
     from there (`scale_search`), beside the mean squares [k] of what the weight is multiplied with. NaN where a group is
-    not finite or float16 is too narrow.
+    not finite; `UsageError` where float16 is too narrow.
     """
     parts = _groups(weight, layout, group)
     low, high = parts.min(1), parts.max(1)
@@ -63,16 +65,32 @@ def group_grid(
             scale = np.maximum(high, -low) / np.float32(127)
         else:
             scale = np.where(high > -low, high, low) / np.float32(-8)
+        finite = np.isfinite(low) & np.isfinite(high)
+        stored = stored_grid(parts, bits, least=least)
+        if not stored.on.all():
+            _check_range(np.abs(scale[finite]), np.abs(low[finite]) if least else None)
         scale, lows = scale.astype(np.float16), low.astype(np.float16) if least else None
-        kept = np.isfinite(scale) & np.isfinite(low) & np.isfinite(high)
+        kept = np.isfinite(scale) & finite
     scale = np.where(kept, scale, np.float16(np.nan))
-    stored = stored_grid(parts, bits, least=least)
     if search and not stored.on.all():
         importance = None if squares is None else squares.reshape(parts.shape[:2])
         scale, lows = searched(parts, importance, scale, lows)
     scale = np.where(stored.on, stored.scale, scale)
     lows = None if lows is None else np.where(stored.on, stored.least, lows)
     return np.stack([_panels(values, nr) for values in (scale, lows) if values is not None])
+
+
+def _check_range(scales: np.ndarray, lows: np.ndarray | None) -> None:
+    """`UsageError` for a weight whose scales or least values float16 does not hold."""
+    most = float(np.finfo(np.float16).max)
+    largest = float(scales.max(initial=0.0))
+    beyond = max(largest, 0.0 if lows is None else float(lows.max(initial=0.0)))
+    if beyond > most or 0 < largest < _LEAST_SCALE:
+        found = beyond if beyond > most else largest
+        raise UsageError(
+            f"expected a weight in groups whose largest scale lies in {_LEAST_SCALE:.1e} to {most:g}, the range of "
+            f'float16, found {found:.3g}: choose scheme = "w8a8" in [passes.quantise] of halo.toml, or skip its linear'
+        )
 
 
 def group_pack(weight: np.ndarray, grid: np.ndarray, *, layout: str, group: int, bits: int, nr: int) -> np.ndarray:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from ..differences import differences, largest_finite
 from ..errors import UnsupportedModel
 from ..imported import ImportedModel
 from ..importers.onnx.unsigned import with_unsigned_weights
@@ -113,13 +113,7 @@ def difference(found: NDArray[Any], expected: NDArray[Any]) -> float:
     """The largest difference as a share of the largest element; infinity where shapes or what is finite differ."""
     if found.shape != expected.shape:
         return float("inf")
-    a, b = found.astype(np.float64), expected.astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    if same.all():
-        return 0.0
-    largest = float(np.abs(b[np.isfinite(b)]).max(initial=0.0)) or 1.0
-    gap = float(np.abs(a - b)[~same].max())
-    return gap / largest if np.isfinite(gap) else float("inf")
+    return float(differences(found, expected).max(initial=0.0)) / (largest_finite(expected) or 1.0)
 
 
 def _times(sessions: list[Any], inputs: Arrays) -> list[float]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..differences import differences
 from ..errors import PeerFailed
 from ..report.schema import Accuracy, EngineResult
 from .client import Peer
@@ -16,7 +17,7 @@ from .load_meter import LoadMeter
 from .messages import without_folders
 from .order import in_turn
 from .protocol import PAUSE_S, LoadRequest, split_cases
-from .statistics import differences, percentiles_ms, relative_l2
+from .statistics import percentiles_ms, relative_l2
 
 TURN_MS = 250.0  # a turn is long enough that clock granularity and wake-up do not show
 LEAST_RUNS, MOST_RUNS = 3, 20  # one run alone says nothing of the engine: the median of three leaves a bad one out

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..differences import differences
 from ..report.schema import Comparison, Interval
 
 RESAMPLES = 4000
@@ -50,13 +51,3 @@ def relative_l2(output: np.ndarray, expected: np.ndarray) -> float:
         return float("inf")
     norm = float(np.linalg.norm(np.where(np.isfinite(expected), expected, 0).astype(np.float64)))
     return float(np.linalg.norm(differences(output, expected))) / (norm or 1.0)
-
-
-def differences(output: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """|output - expected| in float64 of arrays of one shape; 0 where both are the same infinity, or both NaN,
-    infinite where only one of them is either."""
-    found, wanted = output.astype(np.float64), expected.astype(np.float64)
-    same = (found == wanted) | np.isnan(found) & np.isnan(wanted)
-    with np.errstate(invalid="ignore"):
-        error = np.abs(found - wanted)
-    return np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))

@@ -188,14 +188,20 @@ def test_groups_of_zeros_and_of_what_is_no_number(bits: int, least: bool) -> Non
     weight = np.random.default_rng(0).standard_normal((96, 6), dtype=np.float32)
     weight[:32, 0], weight[32:64, 1], weight[5, 2], weight[6, 3] = 0.0, 0.25, np.nan, np.inf
     weight[:32, 4] *= 1e-12  # smaller than float16 has scales for
-    weight[:32, 5] = 1e7  # larger
     how = {"layout": "kn", "group": 32, "nr": 8}
     grid = group_grid(weight, **how, bits=bits, least=least, search=bits == 4)
     found = unpacked(group_pack(weight, grid, **how, bits=bits), *grid, bits=bits, n=6)
     assert np.abs(found[:32, 0]).max() == 0 and np.abs(found[32:64, 1] - 0.25).max() < 1e-3
     assert np.isnan(found[:32, 2:4]).all() and np.isfinite(found[32:, 2:4]).all()
-    assert np.abs(found[:32, 4]).max() < 1e-6 and not np.isclose(found[:32, 5], 1.0).any()
-    assert np.isfinite(found[:, [0, 1, 4]]).all()
+    assert np.abs(found[:32, 4]).max() < 1e-6 and np.isfinite(found[:, [0, 1, 4, 5]]).all()
+
+
+@pytest.mark.parametrize("factor", [1e-7, 1e7])
+@pytest.mark.parametrize(("bits", "least"), [(8, False), (4, False), (4, True)])
+def test_scales_that_float16_does_not_hold_are_refused(bits: int, least: bool, factor: float) -> None:
+    weight = np.random.default_rng(0).standard_normal((96, 6), dtype=np.float32) * np.float32(factor)
+    with pytest.raises(UsageError, match="largest scale lies in 1.9e-06 to 65504, the range of float16, found"):
+        group_grid(weight, layout="kn", group=32, nr=8, bits=bits, least=least)
 
 
 def test_a_search_in_parts_finds_the_same(monkeypatch) -> None:

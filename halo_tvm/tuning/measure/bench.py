@@ -13,7 +13,7 @@ from ..sizes import Env, shape_of, symbols
 from . import protocol as p
 from .build import NAME
 from .confined import Failed, Say
-from .inputs import Arguments, Weights, differences, operand_tolerance
+from .inputs import Arguments, Weights, disagreement, operand_tolerance
 
 _PAUSE_S = 0.001  # before a turn: the threads of the turn before go to sleep
 _LONG_US = 10_000.0
@@ -68,7 +68,7 @@ class Bench:
             arguments = self._at(tuple(dims))
             found = _results(self._loaded[default], arguments)
             expected = found if by_default else _results(self._loaded[plain], arguments)
-            wrong = differences(found, expected, self._operands)
+            wrong = disagreement(found, expected, self._operands)
             if wrong:
                 raise Failed(p.WRONG_RESULT, f"the default differs from the unscheduled function at {dims}: {wrong}")
             self._references.append((arguments, expected))
@@ -124,7 +124,7 @@ class Bench:
 
     def _compare(self, module: tvm.runtime.Module, checks: Iterable[Check], whom: str) -> None:
         for arguments, expected in checks:
-            wrong = differences(_results(module, arguments), expected, self._operands)
+            wrong = disagreement(_results(module, arguments), expected, self._operands)
             if wrong:
                 raise Failed(p.WRONG_RESULT, f"differs from {whom}: {wrong}")
 

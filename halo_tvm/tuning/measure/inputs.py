@@ -8,6 +8,7 @@ import numpy as np
 import tvm
 from tvm import tirx
 
+from ...differences import differences, largest_finite
 from ...tir_schedules.blocks import blocks
 from ..sizes import Env, shape_of, symbols
 
@@ -105,7 +106,7 @@ def operand_tolerance(func: tirx.PrimFunc) -> float:
     return max(_OPERAND_TOLERANCE.get(operand, 0.0) for operand in operands)
 
 
-def differences(found: Sequence[np.ndarray], expected: Sequence[np.ndarray], operands: float = 0.0) -> str:
+def disagreement(found: Sequence[np.ndarray], expected: Sequence[np.ndarray], operands: float = 0.0) -> str:
     """Empty when all arrays agree within the tolerance of their dtype, or within that of operands, else a sentence."""
     for i, (a, b) in enumerate(zip(found, expected, strict=True)):
         if not _is_float(a.dtype):
@@ -113,12 +114,7 @@ def differences(found: Sequence[np.ndarray], expected: Sequence[np.ndarray], ope
             if wrong:
                 return f"output {i}: {wrong} of {a.size} integers differ"
             continue
-        a64, b64 = a.astype("float64"), b.astype("float64")
-        same = (a64 == b64) | (np.isnan(a64) & np.isnan(b64))
-        scale = float(np.abs(b64, where=np.isfinite(b64), out=np.zeros_like(b64)).max(initial=0.0))
-        with np.errstate(invalid="ignore"):
-            error = np.where(same, 0.0, np.abs(a64 - b64))
-        worst = float(np.nan_to_num(error, nan=np.inf).max(initial=0.0))
+        scale, worst = largest_finite(b), float(differences(a, b).max(initial=0.0))
         if worst > max(_TOLERANCE.get(a.dtype.name, 2e-4), operands) * max(scale, 1e-6):
             return f"output {i}: largest error {worst:.3g} at magnitude {scale:.3g}"
     return ""
