@@ -46,6 +46,15 @@ for _name in ("fabs", "exp2", "fmod"):  # TVM's generator of C knows the others
     register_intrin_lowering(f"tirx.{_name}", target="c", f=_of_the_c_library)
 
 
+def _leading_zeros(call: ir.Call) -> ir.Expr:
+    """Of a positive number below 2**53: what is in front of its highest bit, which is a float64's exponent."""
+    (x,) = call.args
+    return x.ty.dtype.bits - 1 - call_pure_extern("int32", "ilogb", tirx.Cast("float64", x))
+
+
+register_intrin_lowering("prim.clz", target="c", f=_leading_zeros)
+
+
 _kernel_of = block_builder.gen_call_tir_inputs
 
 

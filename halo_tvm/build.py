@@ -32,6 +32,7 @@ from .object_cache import ObjectCache
 from .passes.graph_pass import is_part
 from .phase_reports import DeviceCode
 from .shape_functions import order_shape_functions
+from .size_classes import SizeClasses
 from .source_names import source_names
 from .targets import Target
 from .workspaces import keeps_workspace
@@ -41,7 +42,7 @@ _MOST_PLANNED = 1 << 32  # bytes of one tensor
 CUDA_GRAPH = "relax.backend.use_cuda_graph"
 
 
-def lowering(plan_memory: bool, cuda_graph: bool = False) -> tvm.ir.transform.Pass:
+def lowering(plan_memory: bool, target: Target, cuda_graph: bool = False) -> tvm.ir.transform.Pass:
     """Relax with call_tir -> Relax the virtual machine can run.
 
     The only operator left by now is reshape, which the machine knows as a view. `cuda_graph` needs the memory plan, and
@@ -56,6 +57,7 @@ def lowering(plan_memory: bool, cuda_graph: bool = False) -> tvm.ir.transform.Pa
             *_memory_plan(plan_memory),
             *([t.RewriteCUDAGraph()] if cuda_graph else []),
             t.LowerAllocTensor(),
+            *([] if target.spec.gpu else [SizeClasses()]),
             t.KillAfterLastUse(),
             t.LowerRuntimeBuiltin(),
             t.ComputePrimValue(),
@@ -140,7 +142,7 @@ def can_capture(mod: tvm.IRModule, target: Target) -> bool:
 def _lowered(mod: tvm.IRModule, target: Target, plan_memory: bool) -> tvm.IRModule:
     with generating(target):
         checked = argument_checks.check_entries(mod) if target.spec.own_launcher else mod
-        return lowering(plan_memory)(KnownSizes()(checked))
+        return lowering(plan_memory, target)(KnownSizes()(checked))
 
 
 def _refuse_types(mod: tvm.IRModule, target: Target) -> None:
@@ -183,7 +185,7 @@ def build_library(
     if target.spec.gpu:
         shared = DynamicShared()
         with device_source(), generating(target, instruments=(shared,), more_options={CUDA_GRAPH: cuda_graph}):
-            executable = relax.build(mod, target=target.tvm, relax_pipeline=lowering(plan_memory, cuda_graph))
+            executable = relax.build(mod, target=target.tvm, relax_pipeline=lowering(plan_memory, target, cuda_graph))
         with _linking(target):
             options = target.export_options()
             return BuiltLibrary(export_with_machine_code(executable, path, target.arch, options, shared.bytes_of))

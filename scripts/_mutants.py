@@ -185,8 +185,8 @@ MUTANTS = (
     ),
     Mutant(
         "tir_schedules/products/gemm/tile.py",
-        "else begin + k)",
-        "else begin)",
+        "== 0 else begin + k",
+        "== 0 else begin",
         "tests/tir_schedules/test_gemm_groups.py",  # each group's sums begin behind those of the one before
     ),
     Mutant(

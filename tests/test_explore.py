@@ -87,7 +87,7 @@ def test_tasks_of_a_model(model: object) -> None:
 
 def test_a_decision_is_made_by_fields(task: explore.Task) -> None:
     assert task.calls == LAYERS and task.space[0] == task.default
-    assert set(task.fields) == {"mr", "unroll", "prefetch", "block_rows", "balance"}
+    assert set(task.fields) == {"mr", "unroll", "prefetch", "block_rows", "balance", "split"}
     changed = task.decide(mr=2)
     assert changed == replace(task.default, mr=2)
     assert task.describe(changed) == "mr=2" and task.describe(task.default) == "default"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 import time
@@ -41,6 +42,7 @@ class Session:
     ) -> None:
         self.threads = threads
         self.function = function
+        self._process = os.getpid()
         self.device = device or HostDevice()
         self._library = _open_library(library)
         self._runner: Runs
@@ -212,8 +214,10 @@ class Session:
             return self._runner.call(self.device.alone(task))
 
     def close(self) -> None:
-        """End the runner after the requests already queued; closing twice is fine."""
+        """End the runner after the requests already queued, and give back the memory of runs; twice is fine."""
         self._runner.close()
+        if os.getpid() == self._process:  # in a fork the pools' lock may be held for ever
+            tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")()
 
 
 def _with_inputs(function: Callable[..., object], places: Sequence[int]) -> Callable[..., object]:

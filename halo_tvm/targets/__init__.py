@@ -10,7 +10,7 @@ from ._available import Answer, can_build_here, can_run_here
 from ._host import Gpu, Host, read_gpus, read_host
 from ._precision import FULL, check_precision
 from ._processors import default_threads, usable_cpus
-from ._resolve import is_name, known_names, resolve, unknown_target
+from ._resolve import is_name, known_names, names_host, resolve, unknown_target
 from ._target import TARGETS, Isa, Target, TargetSpec
 from .gpu_levels import STATIC_SHARED_BYTES, THREADS_PER_BLOCK, WARP, capability, runs_code_of
 
@@ -37,6 +37,7 @@ __all__ = [
     "default_threads",
     "is_name",
     "known_names",
+    "names_host",
     "read_gpus",
     "read_host",
     "resolve",

@@ -43,7 +43,7 @@ def resolve(
     """
     text = text.strip()
     host = host or read_host()
-    if text in (HOST, _NATIVE):
+    if names_host(text):
         return _of_host(host, cores, precision or FULL)
     if is_tvm_target(text):
         keys = keys_of(text)
@@ -68,10 +68,16 @@ def resolve(
     return Target(spec, isa, cores or _assumed_cores(spec, host))
 
 
+def names_host(text: str) -> bool:
+    """Whether `text` stands for the level of the machine it is used on."""
+    return text.strip() in (HOST, _NATIVE)
+
+
 def is_name(text: str) -> bool:
     """Whether `text` names a target, or a manifest at least, so that `resolve` has more to say of it."""
     family = text.partition(":")[0]
-    return family in TARGETS or text in (*known_names(), _NATIVE, *_machines()) or level_of_cpu(text) is not None
+    names = (*known_names(), *_machines())
+    return family in TARGETS or names_host(text) or text in names or level_of_cpu(text) is not None
 
 
 def unknown_target(text: str) -> UnknownName:

@@ -10,7 +10,7 @@ from ..errors import EnvironmentProblem, UsageError
 from ..lookup import fingerprint_of
 from ..records.record import Fingerprint
 from ..runtime.host import first_gpu
-from ..targets import Target, can_run_here, read_gpus, resolve, runs_code_of
+from ..targets import Target, can_run_here, names_host, read_gpus, resolve, runs_code_of
 from .measure.lab import Lab, LabOptions
 
 _RPC = "--rpc HOST:PORT --device-key KEY"
@@ -55,10 +55,11 @@ def place_of(config: TuneConfig, target: Target | None = None, products: str | N
     address = parse_address(config.rpc, "--rpc")
     device = device_behind(address, config.device_key, gpu=(target or _named(config.target)).spec.gpu)
     if target is None:
-        if device.host is None and config.target == "cpu":
+        if device.host is None and names_host(config.target):
             raise UsageError(
-                f"--target cpu means the level of the device, but the one under the key {config.device_key} does not "
-                "say what it is: start its server with `halo-tvm rpc server`, or name the level, e.g. x86:avx2"
+                f"--target {config.target} means the level of the device, but the one under the key "
+                f"{config.device_key} does not say what it is: start its server with `halo-tvm rpc server`, "
+                "or name the level, e.g. x86:avx2"
             )
         cores = config.threads or device.threads or None
         gpus = (device.gpu.arch,) if device.gpu else ()
@@ -106,7 +107,7 @@ def check_first_gpu(target: Target) -> None:
 
 def _named(text: str) -> Target:
     """A target as far as the name alone says what it is."""
-    return resolve("c" if text == "cpu" else text, gpus=())
+    return resolve("c" if names_host(text) else text, gpus=())
 
 
 def _first_gpu(text: str) -> tuple[str, ...] | None:

@@ -365,8 +365,9 @@ def test_a_remote_device_decides_level_threads_and_fingerprint(tmp_path, tiny, f
         tune(tmp_path, "tiny", **remote, threads=1)
     tune(tmp_path, "tiny", **remote, threads=3)
     monkeypatch.setattr(rpc, "device_behind", lambda address, key, gpu: dataclasses.replace(DEVICE, flags=frozenset()))
-    with pytest.raises(UsageError, match="start its server with `halo-tvm rpc server`, or name the level"):
-        tune(tmp_path, "tiny", **remote)
+    for name in ("cpu", "native"):
+        with pytest.raises(UsageError, match=f"--target {name} means .* start its server with `halo-tvm rpc server`"):
+            tune(tmp_path, "tiny", **remote, target=name)
     tune(tmp_path, "tiny")
     assert fake.made[-1].lab is None
 
