@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .log import TuningLog
-from .record import Fingerprint, Record, measured_again, unlikeness
+from .record import Fingerprint, Record, measured_again, only_a_hint, unlikeness
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def _choice(
     hints: list[Record] = []
     for position, (directory, log) in enumerate(logs):
         known = log.hints(workload, rule, version or 0)
-        usable = [r for r in known if r.rule_version == version and r.isa == target.isa]
+        usable = [r for r in known if r.rule_version == version and not only_a_hint(r, target)]
         record = log.best(workload, rule, version) if version is not None else None
         if record is not None:
             shadowed = any(later.best(workload, rule, version) for _, later in logs[position + 1 :])
@@ -81,11 +81,14 @@ def _why(record: Record, usable: Sequence[Record], target: Fingerprint) -> str:
 def _why_not(hints: Sequence[Record], target: Fingerprint, version: int | None) -> str:
     if version is None:
         return "there is no such rule here"
-    isas = sorted({r.isa for r in hints if r.isa != target.isa})
-    others = sorted({r.rule_version for r in hints if r.isa == target.isa})
+    left = [(only_a_hint(record, target), record) for record in hints]
+    isas = sorted({record.isa for why, record in left if why == "smaller_isa"})
+    cores = sorted({record.cores for why, record in left if why == "fewer_cores"})
+    others = sorted({record.rule_version for why, record in left if not why})
     return " and ".join(
         [
             *([f"measured at {', '.join(isas)}, smaller than {target.isa}"] if isas else []),
+            *([f"measured with {', '.join(map(str, cores))} cores, far fewer than {target.cores}"] if cores else []),
             *([f"version {', '.join(map(str, others))} of the rule, which is now {version}"] if others else []),
         ]
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .index import Index
-from .record import DECIDING, IMPROVED, WITHDRAWN, Fingerprint, Record, measured_again, unlikeness
+from .record import DECIDING, IMPROVED, WITHDRAWN, Fingerprint, Record, measured_again, only_a_hint, unlikeness
 from .store import FILE, TRIALS, append
 
 
@@ -25,7 +25,7 @@ class LookupReport:
     examined.
     `refused` counts lines by class: torn, wrong_checksum, future_schema, malformed, larger_isa,
     other_target; no_file counts files. `hints` counts records that are only worth trying again:
-    smaller_isa, other_rule_version. `reasons` names the first refusals by file and line.
+    smaller_isa, fewer_cores, other_rule_version. `reasons` names the first refusals by file and line.
     """
 
     directories: tuple[str, ...]
@@ -63,11 +63,11 @@ class TuningLog:
         self.directories = tuple(directories)
         self.target = target
         self._records: dict[tuple[str, str], list[Record]] = {}  # usable on this target, in look-up order
-        self._hints: dict[tuple[str, str], list[Record]] = {}  # of smaller ISA levels
+        self._hints: dict[tuple[str, str], list[Record]] = {}  # of smaller ISA levels, or far fewer cores
         self._failures = 0  # in files that old releases wrote
         self._index = Index(target)
         self._directory: list[int] = []  # of each file in the index
-        self._smaller_isa = 0
+        self._left = {"smaller_isa": 0, "fewer_cores": 0}
         self._other_version: dict[tuple[str, str], int] = {}  # counted when looked up: only then is the rule known
         self._hits = 0
         self._missed: dict[str, None] = {}
@@ -155,7 +155,7 @@ class TuningLog:
             usable=sum(map(len, self._records.values())),
             failures=self._failures,
             refused=dict(self._index.refused),
-            hints={"smaller_isa": self._smaller_isa, "other_rule_version": sum(self._other_version.values())},
+            hints={**self._left, "other_rule_version": sum(self._other_version.values())},
             hits=self._hits,
             misses=len(self._missed),
             missed=tuple(self._missed),
@@ -184,8 +184,8 @@ class TuningLog:
             key = (record.workload, record.rule)
             if record.outcome != IMPROVED:
                 self._failures += 1
-            elif record.isa != self.target.isa:
-                self._smaller_isa += 1
+            elif why := only_a_hint(record, self.target):
+                self._left[why] += 1
                 self._hints.setdefault(key, []).append(record)
             else:
                 self._records.setdefault(key, []).append(record)

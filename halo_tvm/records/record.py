@@ -24,6 +24,7 @@ _SINCE_2 = frozenset({"family", "extents", "stage", "run"})
 
 
 _CACHES = ("l1_bytes", "l2_bytes", "l3_bytes")
+_MORE_CORES = 2  # times those of a record: it is used up to there
 _CHECKSUM = re.compile(r',"checksum":"([0-9a-f]{16})"')
 
 
@@ -172,6 +173,16 @@ def check_target(record: Record, target: Fingerprint) -> None:
         raise BadLine("larger_isa", f"ISA level {record.isa!r} is not known to {target.machine}")
     if target.isas.index(record.isa) > target.isas.index(target.isa):
         raise BadLine("larger_isa", f"measured for {record.isa}, larger than the target's {target.isa}")
+
+
+def only_a_hint(record: Record, target: Fingerprint) -> str:
+    """Why a compilation for `target` leaves a record that suits its machine: `smaller_isa`, `fewer_cores`; else "".
+
+    What is cut into tasks for a few cores leaves most of many without any; the default knows how many there are.
+    """
+    if record.isa != target.isa:
+        return "smaller_isa"
+    return "fewer_cores" if _MORE_CORES * record.cores < target.cores else ""
 
 
 def unlikeness(record: Record, target: Fingerprint) -> int:

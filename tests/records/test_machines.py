@@ -59,6 +59,16 @@ def test_a_smaller_isa_is_a_hint_only(log):
     assert TuningLog.open([log], fingerprint("small")).best("both", "toy", 1) is None
 
 
+def test_far_fewer_cores_are_a_hint_only(tmp_path):
+    commit(tmp_path, SMALL, [made_on(SMALL, "w", tile=3, low=1.3)])
+    assert TuningLog.open([tmp_path], replace(SMALL, cores=4)).best("w", "toy", 1).decision == {"tile": 3}
+    eight = replace(SMALL, cores=8)
+    opened = TuningLog.open([tmp_path], eight)
+    assert opened.best("w", "toy", 1) is None and opened.report().hints["fewer_cores"] == 1
+    assert [r.decision for r in opened.hints("w", "toy", 1)] == [{"tile": 3}]
+    assert choices([tmp_path], eight, {"toy": 1})[0].reason == "only hints: measured with 2 cores, far fewer than 8"
+
+
 def test_the_choice_is_explained(log, tmp_path):
     found = {c.workload: c for c in choices([log, tmp_path / "theirs"], SMALL, {"toy": 1})}
     assert found["both"].record.decision == {"tile": 4} and found["both"].directory == log
