@@ -60,10 +60,13 @@ class CompileResult:
         rules = ", ".join(f"{name} {count}" for name, count in sorted(schedule.rules.items()))
         quantise = self.reports.optimise.quantise
         seconds = ", ".join(f"{phase} {value:.1f}" for phase, value in self.seconds.items())
+        whole = (self.manifest.language or {}).get("recomputes")  # whose texts are read anew for every token
+        lacks = self.reports.import_.get("no_definition", "its type has no definition")
         inside, around = (self.manifest.source.get(key) for key in ("language_model", "model_type"))
         return "\n".join(
             [
                 *([f"read       the language model ({inside}) of a {around} alone"] if inside else []),
+                *([f"caches     none, {lacks}"] if whole else []),
                 f"operators  {operators or 'none recognised'}",
                 f"schedules  {rules}",
                 f"kernels    {schedule.kernels}",

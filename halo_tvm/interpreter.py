@@ -236,6 +236,7 @@ _OPS: dict[str, Handler] = {
     "relax.minimum": _elementwise(np.minimum),
     "relax.power": _elementwise(np.power),
     "relax.equal": _elementwise(np.equal),
+    "relax.not_equal": _elementwise(np.not_equal),
     "relax.tanh": _elementwise(np.tanh),
     "relax.exp": _elementwise(np.exp),
     "relax.sqrt": _elementwise(np.sqrt),

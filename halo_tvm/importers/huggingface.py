@@ -71,6 +71,10 @@ def _imported(
     try:
         parsed = family.from_huggingface(completed(config))
         beside = family.beside(config) if family.beside else ()
+    except UnsupportedModel as reason:
+        if adapter is not None or part:
+            raise
+        return _beside_its_definition(reason, path, config, sizes, trust, bare)
     except (KeyError, TypeError, ValueError, ArithmeticError) as reason:
         raise UnsupportedModel(
             f"expected a complete {kind} config, found {reason!r} while reading {base.name}/config.json: "
@@ -161,6 +165,22 @@ def _exported(path: Path, kind: object, sizes: Mapping[str, tuple[int, ...]], tr
         )
     options = {"sizes": {n: list(shape) for n, shape in sizes.items()}, "bare": bare}
     return convert_restricted("transformers", path, options, trust=trust, reads=blobs)
+
+
+def _beside_its_definition(
+    reason: UnsupportedModel,
+    path: Path,
+    config: Mapping[str, object],
+    sizes: Mapping[str, tuple[int, ...]],
+    trust: bool,
+    bare: bool,
+) -> ImportedModel:
+    """A model that its type's definition refuses for `reason`, exported by torch; the refusal where that fails, too."""
+    try:
+        model = _exported(path, config.get("model_type"), sizes, trust, bare)
+    except (UnsupportedModel, MissingPackage):
+        raise reason from None
+    return replace(_speaking(model, path, config), report={**model.report, "no_definition": str(reason)})
 
 
 def _speaking(model: ImportedModel, path: Path, config: Mapping[str, object]) -> ImportedModel:

@@ -14,7 +14,9 @@ from halo_tvm.artifact import read_manifest
 from halo_tvm.cli import main
 from halo_tvm.compiler import compile_model
 from halo_tvm.config import CompileConfig
-from halo_tvm.errors import InputError, UsageError
+from halo_tvm.errors import InputError, UnsupportedModel, UsageError
+from halo_tvm.importers import import_model
+from halo_tvm.in_process import compile_in_process
 from halo_tvm.runtime.validation import validate_artifact
 
 torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
@@ -70,6 +72,28 @@ def test_logits_behind_texts_of_any_length(source: torch.nn.Module, model: Langu
     model.truncate(count)
     assert model.length == count and model.cache_bytes == 0
     np.testing.assert_allclose(model.extend([5]), wanted[count], **near)
+
+
+def test_a_config_that_its_definition_refuses_is_exported(tmp_path: Path) -> None:
+    """StableLM 2 12B normalises queries and keys; without weights nothing can be exported, and the refusal stays."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "qk_layernorm": True, "max_position_embeddings": 64}
+    net = _small_models.disturbed(
+        transformers.StableLmForCausalLM(transformers.StableLmConfig(**sizes, **heads)).eval()
+    )
+    net.save_pretrained(tmp_path / "lm")
+    imported = import_model(str(tmp_path / "lm"))
+    assert "qk_layernorm False, found True" in imported.report["no_definition"] and not imported.entries
+    ids = np.arange(7).reshape(1, 7)
+    with torch.no_grad():
+        wanted = net(torch.tensor(ids)).logits.numpy()
+    given = (ids, np.ones_like(ids))[: len(imported.inputs)]
+    found = compile_in_process(imported)(*given)["logits"]
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+    (tmp_path / "lm" / "model.safetensors").unlink()
+    with pytest.raises(UnsupportedModel, match="a stablelm config with qk_layernorm False, found True"):
+        import_model(str(tmp_path / "lm"))
 
 
 def test_a_text_is_compared(artifact: Path) -> None:
