@@ -31,6 +31,7 @@ from .memory_plan import PlanActivations
 from .object_cache import ObjectCache
 from .passes.graph_pass import is_part
 from .phase_reports import DeviceCode
+from .relay_ops.operator import op_name
 from .shape_functions import order_shape_functions
 from .size_classes import SizeClasses
 from .source_names import source_names
@@ -42,7 +43,7 @@ _MOST_PLANNED = 1 << 32  # bytes of one tensor
 CUDA_GRAPH = "relax.backend.use_cuda_graph"
 
 
-def lowering(plan_memory: bool, target: Target, cuda_graph: bool = False) -> tvm.ir.transform.Pass:
+def lowering(plan_memory: bool, cuda_graph: bool = False, *, gpu: bool = False) -> tvm.ir.transform.Pass:
     """Relax with call_tir -> Relax the virtual machine can run.
 
     The only operator left by now is reshape, which the machine knows as a view. `cuda_graph` needs the memory plan, and
@@ -57,7 +58,7 @@ def lowering(plan_memory: bool, target: Target, cuda_graph: bool = False) -> tvm
             *_memory_plan(plan_memory),
             *([t.RewriteCUDAGraph()] if cuda_graph else []),
             t.LowerAllocTensor(),
-            *([] if target.spec.gpu else [SizeClasses()]),
+            *([] if gpu else [SizeClasses()]),
             t.KillAfterLastUse(),
             t.LowerRuntimeBuiltin(),
             t.ComputePrimValue(),
@@ -92,10 +93,9 @@ def _largest_bytes(func: relax.Function, sizes: Mapping[str, int]) -> int:
     found = [0]
 
     def visit(expr: relax.Expr) -> None:
-        if not (isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op) and expr.op.name == "relax.call_tir"):
-            return
-        others = {var.name: 1 for var in relax.analysis.tir_vars_in_type(expr.ty)}
-        found.extend(tensor_bytes(expr.ty, {**others, **sizes}))
+        if op_name(expr) == "relax.call_tir":
+            others = {var.name: 1 for var in relax.analysis.tir_vars_in_type(expr.ty)}
+            found.extend(tensor_bytes(expr.ty, {**others, **sizes}))
 
     relax.analysis.post_order_visit(func, visit)
     return max(found)
@@ -116,7 +116,7 @@ def planned_bytes(
 
     def visit(expr: relax.Expr) -> None:
         nonlocal total
-        name = expr.op.name if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op) else ""
+        name = op_name(expr)
         if name in ("relax.memory.alloc_storage", "relax.builtin.alloc_tensor"):
             itemsize = 1 if name.endswith("storage") else itemsize_of(expr.ty.dtype)
             total += itemsize * math.prod(size_of(dim, highest) for dim in expr.args[0].values)
@@ -142,7 +142,7 @@ def can_capture(mod: tvm.IRModule, target: Target) -> bool:
 def _lowered(mod: tvm.IRModule, target: Target, plan_memory: bool) -> tvm.IRModule:
     with generating(target):
         checked = argument_checks.check_entries(mod) if target.spec.own_launcher else mod
-        return lowering(plan_memory, target)(KnownSizes()(checked))
+        return lowering(plan_memory)(KnownSizes()(checked))
 
 
 def _refuse_types(mod: tvm.IRModule, target: Target) -> None:
@@ -185,7 +185,8 @@ def build_library(
     if target.spec.gpu:
         shared = DynamicShared()
         with device_source(), generating(target, instruments=(shared,), more_options={CUDA_GRAPH: cuda_graph}):
-            executable = relax.build(mod, target=target.tvm, relax_pipeline=lowering(plan_memory, target, cuda_graph))
+            steps = lowering(plan_memory, cuda_graph, gpu=True)
+            executable = relax.build(mod, target=target.tvm, relax_pipeline=steps)
         with _linking(target):
             options = target.export_options()
             return BuiltLibrary(export_with_machine_code(executable, path, target.arch, options, shared.bytes_of))

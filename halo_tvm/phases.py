@@ -116,7 +116,7 @@ def build(
     built = build_library(whole, target, library, plan, graph, compilation.builds)
     if compilation.dump_ir:
         with tvm.transform.PassContext(config={CUDA_GRAPH: graph}):
-            compilation.dump("5-lowered", lowering(plan, target, graph)(whole))
+            compilation.dump("5-lowered", lowering(plan, graph, gpu=bool(target.spec.gpu))(whole))
     reports = {}
     for name, model in functions.items():
         names, sizes = param_names(modules[name][MAIN]), (model.ranges, model.typical)

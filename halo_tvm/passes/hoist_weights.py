@@ -35,28 +35,32 @@ class HoistWeights(Pass):
     name = "hoist_weights"
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
-        func = mod["main"]
-        editor = WeightEditor(func, context.params)
-        hoisted: dict[relax.Var, relax.Var] = {}
-        counts: dict[str, int] = {}
-        for binding in bindings(func):
-            name = op_name(binding.value)
-            step = _STEPS.get(name)
-            if step is None or not isinstance(binding.var, relax.DataflowVar):
-                continue
-            operands = _operands(binding.value)
-            weights = [editor.name(hoisted.get(operand, operand)) for operand in operands]
-            attrs = step(binding.value) if None not in weights and _static(binding.var.ty) else None
-            if attrs is None:
-                continue
-            hoisted[binding.var] = _derive(
-                editor, _RECIPES.get(name, name.rpartition(".")[2]), weights, binding.var.ty, attrs
-            )
-            counts[name.removeprefix("relax.")] = counts.get(name.removeprefix("relax."), 0) + 1
-        if not hoisted:
-            return mod, {"hoisted": counts}
-        body = _replaced(func, hoisted)
-        return relax.transform.Normalize()(editor.finish(mod, body)), {"hoisted": counts}
+        return hoisted(mod, context, lambda _binding: True)
+
+
+def hoisted(
+    mod: tvm.IRModule, context: Context, chosen: Callable[[relax.Binding], bool]
+) -> tuple[tvm.IRModule, Report]:
+    """`mod` with recipes for those of the `chosen` bindings that move weights alone."""
+    func = mod["main"]
+    editor = WeightEditor(func, context.params)
+    made: dict[relax.Var, relax.Var] = {}
+    counts: dict[str, int] = {}
+    for binding in bindings(func):
+        name = op_name(binding.value)
+        step = _STEPS.get(name)
+        if step is None or not isinstance(binding.var, relax.DataflowVar) or not chosen(binding):
+            continue
+        weights = [editor.name(made.get(operand, operand)) for operand in _operands(binding.value)]
+        attrs = step(binding.value) if None not in weights and _static(binding.var.ty) else None
+        if attrs is None:
+            continue
+        made[binding.var] = _derive(editor, _RECIPES.get(name, name.rpartition(".")[2]), weights, binding.var.ty, attrs)
+        counts[name.removeprefix("relax.")] = counts.get(name.removeprefix("relax."), 0) + 1
+    if not made:
+        return mod, {"hoisted": counts}
+    body = _replaced(func, made)
+    return relax.transform.Normalize()(editor.finish(mod, body)), {"hoisted": counts}
 
 
 def _operands(call: relax.Call) -> list[relax.Expr]:
@@ -86,14 +90,14 @@ def _derive(
     return editor.weight(output)
 
 
-def _replaced(func: relax.Function, hoisted: dict[relax.Var, relax.Var]) -> relax.Expr:
+def _replaced(func: relax.Function, made: dict[relax.Var, relax.Var]) -> relax.Expr:
     """The body without the hoisted bindings, which nothing reads any more."""
 
     @relax.expr_functor.mutator
     class Replace(relax.PyExprMutator):
         def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-            if binding.var in hoisted:
-                self.set_var_remap(binding.var, hoisted[binding.var])
+            if binding.var in made:
+                self.set_var_remap(binding.var, made[binding.var])
             else:
                 super().visit_var_binding_(binding)
 

@@ -322,6 +322,34 @@ def test_rows_of_a_table_for_constant_ids_are_a_weight() -> None:
     np.testing.assert_array_equal(model.params.materialise(name), table[np.clip(ids, 0, 4)])
 
 
+def test_parts_of_a_weight_that_products_read_are_linears() -> None:
+    """As torch writes cross attention: the rows of one weight that make queries, and those that make the rest."""
+
+    def body(m: ModelBuilder):
+        def part(name: str, begin: int, end: int) -> relax.Var:
+            return m.emit(relax.op.strided_slice(whole[name], [0], [begin], [end], [1]))
+
+        whole = {"w": m.weight("w", (12, 8)), "b": m.weight("b", (12,)), "cube": m.weight("cube", (2, 4, 5))}
+        first = m.emit(relax.op.matmul(m.inputs["x"], m.emit(relax.op.permute_dims(part("w", 0, 8)))))
+        first = m.emit(relax.op.add(first, part("b", 0, 8)))
+        second = m.emit(relax.op.matmul(first, m.emit(relax.op.permute_dims(part("w", 4, 12)))))
+        cube = m.emit(relax.op.reshape(m.emit(relax.op.permute_dims(whole["cube"], [1, 0, 2])), (8, 5)))
+        turned = m.emit(relax.op.permute_dims(part("w", 2, 6)))  # the sum reads it, too
+        third = m.emit(relax.op.matmul(second, turned))
+        both = m.emit(relax.op.add(third, m.emit(relax.op.sum(turned))))
+        return {"y": m.emit(relax.op.matmul(second, cube)), "z": both}
+
+    model = small_model((InputSpec("x", ("n", 8), "float32"),), body)
+    mod, report = PASSES["hoist_parts"]()(model.mod, context_of(model))
+    assert report["hoisted"] == {"strided_slice": 3, "permute_dims": 1, "reshape": 1}  # and not `turned`
+    lifted, _ = PASSES["lift"]()(mod, context_of(model))
+    assert calls(lifted["main"])["halo.linear"] == 3
+    x = np.random.default_rng(0).standard_normal((3, 8)).astype("float32")
+    before, after = (evaluate(dataclasses.replace(model, mod=m), {"x": x}) for m in (model.mod, mod))
+    for name in ("y", "z"):
+        np.testing.assert_allclose(after[name], before[name], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_sums_of_halves_are_rounded_once(dtype: str) -> None:
     ones = np.ones((5000, 4), np.dtype(dtype))
