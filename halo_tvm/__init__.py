@@ -43,24 +43,25 @@ __all__ = [
     "validate_artifact",
 ]
 
+_PACKAGES = ("explore", "integrations")
 _HOMES = {"Target": "targets", "LanguageModel": "runtime.language"} | {
     f"{verb}Config": "config" for verb in ("Bench", "Compile", "Profile", "Run", "Tune", "Validate")
 }
 
 
 def __getattr__(name: str) -> object:
-    """The option sets, `Target` and the package `explore`, imported on first use."""
+    """The option sets, `Target` and the packages `explore` and `integrations`, imported on first use."""
     import importlib
 
-    if name == "explore":
-        return importlib.import_module(f"{__name__}.explore")
+    if name in _PACKAGES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name in _HOMES:
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "explore"})
+    return sorted({*globals(), *__all__, *_PACKAGES})
 
 
 def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> CompileResult:

@@ -26,6 +26,7 @@ from .cuda.launches import DynamicShared
 from .cuda.machine_code import export_with_machine_code
 from .dimensions import itemsize_of, size_of, tensor_bytes
 from .errors import EnvironmentProblem, UnsupportedModel
+from .exact_sizes import ExactSizes
 from .known_sizes import KnownSizes
 from .memory_plan import PlanActivations
 from .object_cache import ObjectCache
@@ -71,7 +72,7 @@ def lowering(plan_memory: bool, cuda_graph: bool = False, *, gpu: bool = False) 
 
 def _memory_plan(plan_memory: bool) -> list[tvm.ir.transform.Pass]:
     """Our plan, and TVM's for what it leaves alone."""
-    return [PlanActivations(), relax.transform.StaticPlanBlockMemory()] if plan_memory else []
+    return [PlanActivations(), ExactSizes(), relax.transform.StaticPlanBlockMemory()] if plan_memory else []
 
 
 def with_bounds(mod: tvm.IRModule, ranges: Mapping[str, tuple[int, int]]) -> tvm.IRModule:

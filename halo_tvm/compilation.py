@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from .plugins import load_plugins
 from .records.home import kept_builds, log_dirs
 from .targets import FULL, Target, can_build_here, check_precision, resolve
 
+_log = logging.getLogger(__name__)
 _WIDENS = "decode_attention"  # the rule that reads keys and values of fewer bits
 
 
@@ -70,6 +72,12 @@ class Compilation:
         builds = ObjectCache(kept_builds()) if config.cache else None
         caches = _caches(config.kv, precision, target)
         return cls(target, steps, precision, overrides, records, _directory(config.dump_ir), builds, caches=caches)
+
+    def warn_of_unread(self) -> None:
+        """Say which tables of passes have no effect: one halo.toml may serve several precisions, so none is refused."""
+        for name, options in self.overrides.passes.items():
+            if options and (reason := self.steps.why_not(name, self.precision)):
+                _log.warning("[passes.%s] of halo.toml has no effect here: %s", name, reason)
 
     def dump(self, name: str, mod: tvm.IRModule) -> None:
         """Write `mod` as Python text where --dump-ir wants it."""

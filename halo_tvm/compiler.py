@@ -35,7 +35,7 @@ from .records.home import check_named_log
 from .runtime.acceptance import acceptance, in_words
 from .runtime.reference_engine import with_engine
 from .targets import FULL
-from .text_reference import Passage, passage_of
+from .text_reference import Passage, calibration_of
 
 _UNTOLD = "; no passage of text was compared: {}"
 
@@ -97,9 +97,10 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
         stored, products = imported.params.stored_precision, precision_of_products(imported)
         if config.precision is None and (stored or products):
             compilation = Compilation.of(config, stored=stored, products=products)
+        compilation.warn_of_unread()
         compilation.dump("1-imported", imported.mod)
         passage, untold = _passage(imported)
-        calibrates = passage_of(imported, config.calibrate, "--calibrate") if config.calibrate else passage
+        calibrates = calibration_of(imported, config.calibrate) if config.calibrate else passage
         if calibrates is not None:
             calibrates.measure_inputs()
     functions = functions_of(

@@ -7,10 +7,11 @@ from dataclasses import replace
 from importlib.metadata import version
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 
 from . import __version__
 from .artifact import RANDOM_STATE, FunctionSpec, Manifest, TensorSpec, Variant
+from .dimensions import text_of
 from .imported import ImportedModel
 from .passes.caches import written_in_place
 from .passes.weights import param_names
@@ -106,7 +107,7 @@ def _output(name: str, ty: relax.Type) -> TensorSpec:
     if not isinstance(ty, relax.TensorType):
         return TensorSpec(name, (), "int64")  # a dimension by itself
     if isinstance(ty.shape, relax.ShapeExpr):
-        shape = tuple(_dimension(d) for d in ty.shape.values)
+        shape = tuple(map(text_of, ty.shape.values))
     else:
         shape = ("...",) if ty.ndim < 0 else tuple(f"{name}.{axis}" for axis in range(ty.ndim))
     return TensorSpec(name, shape, str(ty.dtype))
@@ -115,7 +116,3 @@ def _output(name: str, ty: relax.Type) -> TensorSpec:
 def _complex(pairs: TensorSpec) -> TensorSpec:
     """Pairs of real numbers as the complex numbers that the runtime makes of them."""
     return replace(pairs, shape=pairs.shape[:-1], dtype={"float32": "complex64", "float64": "complex128"}[pairs.dtype])
-
-
-def _dimension(dim: tvm.ir.Expr) -> int | str:
-    return int(dim) if isinstance(dim, tirx.IntImm) else dim.name if isinstance(dim, tirx.Var) else str(dim)

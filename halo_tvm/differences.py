@@ -19,3 +19,11 @@ def largest_finite(values: np.ndarray) -> float:
     """The largest magnitude of the finite values; 0 of none."""
     wide = values.astype(np.float64)
     return float(np.abs(wide[np.isfinite(wide)]).max(initial=0.0))
+
+
+def relative_error(output: np.ndarray, expected: np.ndarray, least: float = 0.0) -> float:
+    """The largest of the `differences`, as a share of the largest finite magnitude of `expected`.
+
+    A magnitude below `least` counts as that, and 0 as 1.
+    """
+    return float(differences(output, expected).max(initial=0.0)) / (max(largest_finite(expected), least) or 1.0)

@@ -1,15 +1,53 @@
-"""Numbers for symbolic dimensions."""
+"""Symbolic dimensions: numbers for them, and their text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
 UNKNOWN = 128  # what a symbol counts as when nothing is known of it
+
+# How operators are written, and how closely each binds.
+_INFIX = {
+    tirx.Add: ("+", 1),
+    tirx.Sub: ("-", 1),
+    tirx.Mul: ("*", 2),
+    tirx.FloorDiv: ("//", 2),
+    tirx.FloorMod: ("%", 2),
+}
+
+
+def text_of(dim: tvm.ir.Expr | int) -> int | str:
+    """A dimension as shapes of a manifest have it: a number, its own name, or how it is computed, as `2 * p + 1`.
+
+    Equal only for what is computed alike of dimensions of equal names. `artifact.size_at` reads + - * // % min max
+    back. TVM's printer would rename letters that are its own (T becomes T_1) and write all letters beyond ASCII as _.
+    """
+    return int(dim) if isinstance(dim, int | tirx.IntImm) else _text(dim)
+
+
+def _text(expr: tvm.ir.Expr, binding: int = 0) -> str:
+    """`expr`, in parentheses where it binds less than `binding`."""
+    if isinstance(expr, tirx.Var):
+        return str(expr.name)
+    if isinstance(expr, tirx.IntImm | tirx.FloatImm):
+        return str(expr.value)
+    if type(expr) in _INFIX:
+        word, own = _INFIX[type(expr)]
+        text = f"{_text(expr.a, own)} {word} {_text(expr.b, own + 1)}"
+        return f"({text})" if own < binding else text
+    if isinstance(expr, tvm.ir.Call):
+        name = expr.op.name.rpartition(".")[2] if isinstance(expr.op, tvm.ir.Op) else str(expr.op)
+        return f"{name}({', '.join(_text(arg) for arg in expr.args)})"
+    if isinstance(expr, tirx.Cast):
+        return f"{expr.ty.dtype}({_text(expr.value)})"
+    fields = ("condition", "true_value", "false_value", "a", "b")
+    parts = [_text(getattr(expr, field)) for field in fields if hasattr(expr, field)]
+    return f"{type(expr).__name__.lower()}({', '.join(parts)})" if parts else str(expr)
 
 
 def itemsize_of(dtype: object) -> int:
@@ -38,6 +76,14 @@ def tensor_bytes(ty: relax.Type, sizes: Mapping[str, int]) -> list[int]:
         for tensor in tensors
         if isinstance(tensor, relax.TensorType) and isinstance(tensor.shape, relax.ShapeExpr)
     ]
+
+
+def product(dims: Iterable[tvm.ir.Expr]) -> tvm.ir.Expr:
+    """The product of dimensions, 1 for none."""
+    total: tvm.ir.Expr = tirx.IntImm("int64", 1)
+    for dim in dims:
+        total = total * dim
+    return tvm.sym.Analyzer().simplify(total)
 
 
 def is_one(dim: object) -> bool:

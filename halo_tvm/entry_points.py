@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 
 import tvm
 
@@ -18,7 +20,7 @@ from .errors import UnknownName, UsageError
 from .imported import ImportedModel
 from .params import ParamTable, Shared
 from .passes.fuse import with_calls_of, with_equal_functions_once
-from .passes.weights import head_of, param_names
+from .passes.weights import head_of, names_in, param_names
 
 MAIN = "main"
 TOGETHER = "decode_slots"  # one token for each of several sequences
@@ -59,7 +61,8 @@ def functions_of(
     if len(made) == 1:
         return made
     appends = any(function.source.get("state") for name, function in made.items() if name != MAIN)
-    shared = Shared(appends, head_of(main.mod[MAIN]))
+    names = reduce(or_, (names_in(function.mod[MAIN], function.params) for function in made.values()))
+    shared = Shared(appends, head_of(main.mod[MAIN]), names)
     return {name: replace(function, shared=shared) for name, function in made.items()}
 
 

@@ -107,6 +107,7 @@ def compile_in_process(
     assert config.threads is not None, "which `config_of` decides"
     products = precision_of_products(imported) if config.precision is None else None
     compilation = Compilation.of(config, products=products)
+    compilation.warn_of_unread()
     mod, reports = lower(imported, compilation)
     mod, scheduled = schedule(mod, compilation)
     with TemporaryDirectory(prefix="halo-tvm-") as folder:

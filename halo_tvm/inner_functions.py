@@ -23,6 +23,7 @@ from .params import ParamTable
 from .passes.check_caches import refuse_inside
 from .passes.fuse import with_equal_functions_once
 from .passes.weights import num_inputs, param_names, weight_variable
+from .relay_ops.operator import op_name
 
 MAIN = "main"
 _ABSENT = "halo.stands_elsewhere"  # what a stand-in calls; it is never run
@@ -106,9 +107,9 @@ def _calls(func: relax.Function, functions: Mapping[str, object]) -> list[str]:
 
 def _computes(value: relax.Expr) -> bool:
     """Whether `value` is an operator's call on a tensor of any rank but 0: conditions and counts are numbers."""
-    if not isinstance(value, relax.Call) or not isinstance(value.op, ir.Op) or value.op.name == "relax.reshape":
+    if op_name(value) in ("", "relax.reshape") or op_name(value).startswith("relax.call_"):
         return False
-    return isinstance(value.ty, relax.TensorType) and value.ty.ndim != 0 and not value.op.name.startswith("relax.call_")
+    return isinstance(value.ty, relax.TensorType) and value.ty.ndim != 0
 
 
 def _works(func: relax.Function) -> bool:
@@ -150,7 +151,9 @@ class _Outliner(relax.PyExprMutator):
         dims = list(relax.analysis.free_symbolic_vars(func))
         sizes = [relax.Var("dims", relax.ShapeType(dims))] if dims else []
         func = relax.utils.copy_with_new_vars(relax.Function([*sizes, *captured], branch, branch.body.ty))
-        gvar = self._functions.add_func(func, self._functions.get_unique_name(f"{self._name}_branch"))
+        unique = self._functions.get_unique_name(f"{self._name}_branch")
+        # The builder keeps one of equals, whose weights would then be another's at each call.
+        gvar = self._functions.add_func(func.with_attr("halo.single", unique), unique)
         self._found.append(gvar)
         call = relax.Call(gvar, [*([relax.ShapeExpr(dims)] if dims else []), *captured])
         builder = relax.BlockBuilder(self._functions.get())

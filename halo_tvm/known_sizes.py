@@ -20,6 +20,7 @@ from tvm import ir, relax, s_tir, tirx
 
 from .named_sizes import tensor_sizes, with_named_sizes
 from .passes.graph_pass import is_part
+from .relay_ops.operator import op_name
 
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 
@@ -75,7 +76,7 @@ def _unsure(mod: tvm.IRModule) -> dict[ir.GlobalVar, set[int]]:
         sizes = [dim for shape in shapes for dim in getattr(shape, "values", ()) if isinstance(dim, ir.Var)]
 
         def visit(call: relax.Expr, sizes: Sequence[ir.Var] = sizes) -> None:
-            if isinstance(call, relax.Call) and isinstance(call.op, ir.Op) and call.op.name in _CALLS:
+            if op_name(call) in _CALLS:
                 given = enumerate(call.args[1].fields)
                 found.setdefault(call.args[0], set()).update(i for i, arg in given if not _among(arg, sizes))
 

@@ -24,6 +24,7 @@ from tvm import ir, relax, tirx
 
 from .dimensions import itemsize_of
 from .passes.graph_pass import is_part
+from .relay_ops.operator import op_name
 
 ALIGNMENT = 64  # bytes: a cache line, the widest vector
 _VIEWS = ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_copy")
@@ -72,12 +73,6 @@ def _together(a: Activation, b: Activation) -> bool:
     return a.first <= b.last and b.first <= a.last
 
 
-def least_bytes(tensors: Sequence[Activation]) -> int:
-    """What no plan can go below: the most that is alive at once."""
-    steps = {t.first for t in tensors}
-    return max((sum(t.size for t in tensors if t.first <= step <= t.last) for step in steps), default=0)
-
-
 def _activations(func: relax.Function, mod: tvm.IRModule) -> dict[relax.Var, Activation]:
     """The tensors of `func` that the arena can hold, by the variable they are allocated to."""
     bounds = _bounds(func)
@@ -106,7 +101,7 @@ def _activations(func: relax.Function, mod: tvm.IRModule) -> dict[relax.Var, Act
         for binding in block.bindings:
             step += 1
             value = binding.value
-            name = value.op.name if isinstance(value, relax.Call) and isinstance(value.op, ir.Op) else ""
+            name = op_name(value)
             source = viewed(value, name)
             if name == "relax.builtin.alloc_tensor":
                 size = _size(value, bounds)

@@ -18,6 +18,7 @@ BUILT_IN = (
     *(f"{name}{part}" for name in ("t5-small", "t5-base") for part in ("", "-cross", "-decoder")),
     *(f"flan-{name}{part}" for name in ("t5-small", "t5-base") for part in ("", "-cross", "-decoder")),
 )
+BLOBS = "blobs"  # where the hub's cache keeps files, beside the snapshots that link to them
 _ON_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -51,3 +52,12 @@ def refuse_unspeakable(path: str, option: str) -> None:
             f"expected a path in UTF-8, found {path!r}, where \\udc.. stands for a byte that is none: "
             f"rename the file or folder that {option} names"
         ) from None
+
+
+def place_of(path: Path) -> Path:
+    """Where a model's file lies, with its data beside it: links are followed, but those of the hub's cache.
+
+    There both are links to blobs, whose names are digests.
+    """
+    real = path.resolve()
+    return path.parent.resolve() / path.name if path.is_symlink() and real.parent.name == BLOBS else real

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from .model_names import place_of
 from .processes import JsonProcess, ProcessTrouble, inherited_environment, line_to_parent, seconds
 
 _LIMIT_S = 3600.0  # of one reply
@@ -92,7 +93,7 @@ class _Process:
         path = Path(model if isinstance(model, str) else self._folder / "model.onnx")
         if isinstance(model, bytes):
             path.write_bytes(model)
-        self._ask(command="load", number=number, model=str(path.resolve()), exact=exact)
+        self._ask(command="load", number=number, model=str(place_of(path)), exact=exact)
         self._known.add(number)
 
     def run(self, number: int, outputs: Sequence[str], inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .artifact import Manifest, TensorSpec, read_manifest
+from .artifact import UNBOUNDED, Manifest, TensorSpec, range_of, read_manifest
 from .errors import Declined, UsageError
 from .imported import ImportedModel
 from .importers import import_model
@@ -100,8 +100,8 @@ def _shapes(manifest: Manifest) -> tuple[str, ...]:
     undeclared = manifest.source.get("kind") == "torchscript"
 
     def size(dim: int | str) -> str:
-        low, high = spec.ranges[dim] if isinstance(dim, str) else (dim, dim)
-        return f"{low}..{high}"
+        low, high = range_of(dim, spec.ranges) or (1, UNBOUNDED)
+        return f"{max(1, low)}..{high}"
 
     def text(t: TensorSpec) -> str:
         if not undeclared:

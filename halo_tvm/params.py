@@ -67,11 +67,27 @@ class ParamRecipe:
 
 
 @dataclass(frozen=True)
+class Names:
+    """What globs of halo.toml may name in functions: layers, and weights of linears."""
+
+    layers: frozenset[str] = frozenset()
+    weights: frozenset[str] = frozenset()
+
+    @property
+    def all(self) -> frozenset[str]:
+        return self.layers | self.weights
+
+    def __or__(self, other: Names) -> Names:
+        return Names(self.layers | other.layers, self.weights | other.weights)
+
+
+@dataclass(frozen=True)
 class Shared:
     """What functions over one table of weights know of each other, so that all store a weight alike."""
 
     appends: bool = False  # one of them appends to caches: it reads each weight for a few rows at a time
     head: str | None = None  # the weight of main's last linear, which embeddings may read, too
+    names: Names = Names()  # in any of them
 
 
 class ParamTable:

@@ -5,10 +5,12 @@ import -> lift -> optimise -> schedule -> build
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
+from typing import Any
 
 import tvm
 
@@ -24,7 +26,7 @@ from .passes.graph_pass import Report
 from .passes.kernel_count import count_kernels
 from .passes.pipeline import LIFT, OPTIMISE, Pipeline
 from .passes.schedule import schedule_functions
-from .passes.weights import param_names
+from .passes.weights import names_in, param_names
 from .phase_reports import (
     BuildReport,
     LiftReport,
@@ -60,25 +62,28 @@ def lower(imported: ImportedModel, compilation: Compilation) -> tuple[tvm.IRModu
     functions = apart(imported.mod)
     # A pass that makes functions of its own leaves alone what is one of several: these meet as they are (`together`).
     full = compilation.steps if len(functions) == 1 else compilation.steps.without("tile_batch")
+    named = {name: names_in(part.mod[MAIN], imported.params) for name, part in functions.items()}
     for name, part in functions.items():
         steps = full if part.works else _REQUIRED
+        elsewhere = reduce(or_, (names for other, names in named.items() if other != name), imported.shared.names)
+        context = replace(context, elsewhere=elsewhere)
         mod, lift = steps.run(LIFT, part.mod, context)
         compilation.dump("2-lifted" if name == MAIN else f"2-lifted-{name}", mod)
         parts[name], optimise = steps.run(OPTIMISE, mod, context)
         reports.append((lift.get("lift", {}), optimise))
     mod = together(parts, imported.params)
     compilation.dump("3-optimised", mod)
-    lifted, optimise = _lifted([lift for lift, _ in reports]), reports[0][1]
-    return mod, Reports(imported.report, read(LiftReport, lifted), read(OptimiseReport, optimise))
+    lifted, optimised = (reduce(_both, of_all) for of_all in zip(*reports))
+    return mod, Reports(imported.report, read(LiftReport, lifted), read(OptimiseReport, optimised))
 
 
-def _lifted(reports: Sequence[Report]) -> Report:
-    """What the lifts did in main and in the functions beside it, added up."""
-    counts = {key: Counter[str]() for key in ("applied", "operators")}
-    for report in reports:
-        for key, count in counts.items():
-            count.update(report.get(key, {}))
-    return {**counts, "rejected": [r for report in reports for r in report.get("rejected", ())]}
+def _both(first: Any, second: Any) -> Any:
+    """What passes say of main and of the functions beside it: counts added up, lists one behind the other."""
+    if isinstance(first, Mapping):
+        return {**first, **{key: _both(first[key], told) if key in first else told for key, told in second.items()}}
+    if isinstance(first, list | tuple):
+        return [*first, *(told for told in second if told not in first)]
+    return first + second if isinstance(first, int) and not isinstance(first, bool) and second is not None else first
 
 
 def schedule(mod: tvm.IRModule, compilation: Compilation) -> tuple[tvm.IRModule, ScheduleReport]:

@@ -9,11 +9,13 @@ What silence, a death and a line that is no JSON object mean, the caller knows: 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import selectors
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -70,6 +72,19 @@ def line_to_parent() -> Callable[[Mapping[str, object]], None]:
         stream.flush()
 
     return send
+
+
+def die_with(parent: int) -> None:
+    """In the process itself: from here on it is killed when the thread of `parent` that started it has ended.
+
+    `parent` is a process; where it has ended already, this one exits. Nothing happens on other systems than Linux.
+    """
+    if sys.platform != "linux":
+        return
+    set_death_signal = 1  # PR_SET_PDEATHSIG; SIGKILL also ends a process that is stopped
+    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before that
+        sys.exit(1)
 
 
 def seconds(limit: float) -> Callable[[], float]:

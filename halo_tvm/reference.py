@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from .artifact import last_position, sizes_that_hold
+from .artifact import last_position, names_in, sizes_at, sizes_that_hold
 from .errors import HaloError, UnsupportedModel, UsageError
 from .imported import ImportedModel, InputSpec
 from .interpreter import evaluate_all
@@ -169,7 +169,8 @@ def _named(model: ImportedModel, examples: Mapping[str, np.ndarray]) -> dict[str
 
 
 def _default(spec: InputSpec, sizes: Mapping[str, int]) -> np.ndarray:
-    shape = [sizes.get(d, 1) if isinstance(d, str) else d for d in spec.shape]
+    names = [name for dim in spec.shape for name in names_in(dim)]
+    shape = sizes_at(spec.shape, {**dict.fromkeys(names, 1), **sizes})
     return (np.ones if spec.default == "ones" else np.zeros)(shape, spec.dtype)
 
 
@@ -279,7 +280,7 @@ def random_inputs(
     rng = np.random.default_rng(seed)
     inputs: dict[str, np.ndarray] = {}
     for spec in specs:
-        shape = tuple(dims[d] if isinstance(d, str) else d for d in spec.shape)
+        shape = sizes_at(spec.shape, dims)
         dtype = np.dtype(spec.dtype)
         if spec.default == "ones" and len(shape) == 2:
             visible = rng.integers(1, shape[1] + 1, shape[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+_LONGEST = 64  # characters of a name
+
 
 def one_line(text: object) -> str:
     """`text` with every kind of white space as a space, and a mark for what a terminal would act on or not show."""
@@ -9,12 +11,12 @@ def one_line(text: object) -> str:
     return words if words.isprintable() else "".join(_shown(c) for c in words)
 
 
-def shortened(name: str, most: int = 64) -> str:
-    """`name` in at most so many characters: of a longer one its middle is left out, as ends tell names apart."""
-    if len(name) <= most:
+def shortened(name: str) -> str:
+    """`name` in at most 64 characters: of a longer one its middle is left out, as ends tell names apart."""
+    if len(name) <= _LONGEST:
         return name
-    behind = most // 3
-    return f"{name[: most - behind - 1]}…{name[-behind:]}"
+    behind = _LONGEST // 3
+    return f"{name[: _LONGEST - behind - 1]}…{name[-behind:]}"
 
 
 def _shown(character: str) -> str:

@@ -16,14 +16,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-ROOT = Path(__file__).resolve().parents[1]
-for _folder in (ROOT, ROOT / "scripts"):
-    if str(_folder) not in sys.path:
-        sys.path.insert(0, str(_folder))
-
+import _checkout  # noqa: F401  before halo_tvm
 import _interleaved as interleaved
+import numpy as np
 from _interleaved import Kernel
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import _gpu_engines as engines
@@ -14,9 +13,8 @@ import _interleaved as interleaved
 import numpy as np
 from _gpu_checks import LEAST_S, Clock, Restarted, failed
 
-from halo_tvm.errors import HaloError, PeerFailed, ValidationFailed
-from halo_tvm.peers.client import Peer
-from halo_tvm.peers.statistics import paired_interval, relative_l2
+from halo_tvm.errors import HaloError, PeerFailed
+from halo_tvm.peers.statistics import paired_interval
 
 GOALS = {"step": ("torch", 1.5), "gemm": ("torch", 0.7), "flash64": ("torch", 0.5), "flash128": ("torch", 0.5)}
 LIMITS = {"step": 0.05, "gemm": 0.02, "flash64": 0.02, "flash128": 0.02}  # relative L2 of engines' results
@@ -86,14 +84,14 @@ def _race(
         engines.materialise(folder)
     artifact = "step.halo" if step else "kernels.halo"
     case = _case(plan, name, artifact)
-    with _started(command, ("halo", *peers)) as workers:
+    with interleaved.started({each: [*command, each] for each in ("halo", *peers)}) as workers:
         ready = [interleaved.Entry("halo_tvm", workers["halo"], case)]
         if step and plan["gpu"] and "step_plain" in plan["parts"]:
             plain = _case(plan, name, "step_plain.halo")
             ready.append(interleaved.Entry("halo_tvm without graph", workers["halo"], plain))
         ready += [interleaved.Entry(engine, workers[engine], case) for engine in peers]
         expected = None if step else engines.sample_of(case)
-        ready = _prepared(ready, LIMITS[name], seconds, start, result, name, expected)
+        ready = _prepared(ready, seconds, start, result, name, expected)
         left = seconds - (time.monotonic() - start)
         rounds = int(left / (len(ready) * (TURN_S + 2 * interleaved.PAUSE_S)))
         rounds = max(1, min(ROUNDS[1], rounds))
@@ -120,19 +118,8 @@ def _flops(plan: dict, name: str) -> int:
     return (engines.Attention if "d" in shape else engines.Product)(**shape).flops
 
 
-@contextmanager
-def _started(command: Sequence[str], names: Sequence[str]) -> Iterator[dict[str, Peer]]:
-    peers = {name: Peer(name, [*command, name]) for name in names}
-    try:
-        yield peers
-    finally:
-        for peer in peers.values():
-            peer.close()
-
-
 def _prepared(
     entries: Sequence[interleaved.Entry],
-    limit: float,
     seconds: float,
     start: float,
     result: dict[str, object],
@@ -144,28 +131,20 @@ def _prepared(
     The first is ours: its failure is raised, as is a result that is not `expected` (None: checked elsewhere). What
     others fail at is said, and they are not timed; it is wrong where they run our library, too.
     """
-    ready: list[interleaved.Entry] = []
-    for entry in entries:
-        left = 0.75 * seconds - (time.monotonic() - start)
-        if ready and left < LEAST_S:
-            result["left_out"].append(f"{name} by {entry.name}: no time was left")
-            continue
-        try:
-            found = np.array(entry.worker.ask("prepare", timeout_s=max(left, LEAST_S), case=entry.case)["sample"])
-        except PeerFailed as failure:
-            if not ready:
-                raise
-            said = str(failure)
-        else:
-            expected = found if expected is None else expected
-            error = relative_l2(expected, found)
-            if error <= limit:
-                ready.append(entry)
-                continue
-            said = f"{entry.name} was expected to give the result within {limit:g}, found {error:.1e} beside it"
-            if not ready:
-                raise ValidationFailed(said)
-        result["failures"].append(f"{name}: {said}")
-        if entry.worker is ready[0].worker:
+
+    def left() -> float:
+        return 0.75 * seconds - (time.monotonic() - start)
+
+    def in_time() -> Iterator[interleaved.Entry]:
+        for entry in entries:
+            if entry is entries[0] or left() >= LEAST_S:
+                yield entry
+            else:
+                result["left_out"].append(f"{name} by {entry.name}: no time was left")
+
+    def failed(entry: interleaved.Entry, failure: HaloError) -> None:
+        result["failures"].append(f"{name}: {failure}")
+        if entry.worker is entries[0].worker:
             result["wrong"].append(f"{name} by {entry.name}")
-    return ready
+
+    return interleaved.prepared(in_time(), LIMITS[name], expected, failed, lambda: max(left(), LEAST_S))

@@ -7,23 +7,31 @@ call and calls for some milliseconds, and its sample is the median call.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from halo_tvm.errors import PeerFailed
+from halo_tvm.errors import PeerFailed, ValidationFailed
 from halo_tvm.peers.client import LOAD_TIMEOUT_S, Peer
 from halo_tvm.peers.load_meter import LoadMeter
 from halo_tvm.peers.order import in_turn
 from halo_tvm.peers.protocol import answer_all
 from halo_tvm.peers.statistics import relative_l2
 from halo_tvm.report import tables
+
+if TYPE_CHECKING:
+    from tvm import tirx
+
+    from halo_tvm.targets import Target
+    from halo_tvm.tir_schedules.rule import Rule
 
 SAMPLED = 256  # numbers of a result, evenly spaced, that engines are compared by
 PAUSE_S = 0.04  # worker pools that still spin would take cores from whoever runs next
@@ -86,38 +94,72 @@ def turn(call: Callable[[], object], seconds: float, pause_s: float) -> float:
 
 
 @contextmanager
+def started(
+    commands: Mapping[str, Sequence[str]], environment: Mapping[str, str] | None = None
+) -> Iterator[dict[str, Peer]]:
+    """A worker of each name, ended at the end."""
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(Peer(name, command, environment)) for name, command in commands.items()}
+
+
 def workers(
     script: str, names: Sequence[str], threads: int, *arguments: str, environment: Mapping[str, str] | None = None
-) -> Iterator[dict[str, Peer]]:
+) -> AbstractContextManager[dict[str, Peer]]:
     """`script --worker NAME ARGUMENTS` for each name, ended at the end."""
     variables = {"OMP_NUM_THREADS": str(threads), "TVM_NUM_THREADS": str(threads), **(environment or {})}
-    with ExitStack() as stack:
-        yield {
-            name: stack.enter_context(Peer(name, [sys.executable, script, "--worker", name, *arguments], variables))
-            for name in names
-        }
+    return started({name: [sys.executable, script, "--worker", name, *arguments] for name in names}, variables)
 
 
-def prepared(entries: Sequence[Entry], limit: float) -> list[Entry]:
-    """The entries that are ready. The first is ours: its failure is raised, as is a result (relative L2 to ours) beyond
-    `limit`; others that fail are named on standard error and left out."""
-    ready, expected = [], np.zeros(0)
+def compiled(
+    func: tirx.PrimFunc, rule: Rule, target: Target, changes: Mapping[str, object] | None = None
+) -> Callable[..., None]:
+    """`func` by `rule`, as a model's functions are compiled, but for `changes` of its decision."""
+    import tvm
+
+    from halo_tvm.code_generation import build_options
+    from halo_tvm.passes.schedule import scheduled_by
+
+    decision = dataclasses.replace(rule.default(func, target), **(changes or {}))
+    func = scheduled_by(rule, func, target, decision).with_attr("global_symbol", "main")
+    with tvm.transform.PassContext(config=build_options(target)):
+        return tvm.compile(tvm.IRModule({"main": func}), target=target.tvm)["main"]
+
+
+def left_out(entry: Entry, failure: PeerFailed | ValidationFailed) -> None:
+    """Name on standard error what has failed; a result that differs ends the script."""
+    if isinstance(failure, ValidationFailed):
+        raise SystemExit(str(failure))
+    print(f"left out: {failure}", file=sys.stderr, flush=True)
+
+
+def prepared(
+    entries: Iterable[Entry],
+    limit: float,
+    expected: np.ndarray | None = None,
+    failed: Callable[[Entry, PeerFailed | ValidationFailed], None] = left_out,
+    timeout_s: Callable[[], float] = lambda: LOAD_TIMEOUT_S,
+) -> list[Entry]:
+    """The entries that are ready. The first is ours: its failure is raised; what others fail at is for `failed`.
+
+    It is a failure, too, when a result is not within `limit` (relative L2) of `expected`, or without one of ours.
+    """
+    ready: list[Entry] = []
     for entry in entries:
         try:
-            found = np.array(entry.worker.ask("prepare", case=entry.case)["sample"])
-        except PeerFailed as error:
+            found = np.array(entry.worker.ask("prepare", timeout_s=timeout_s(), case=entry.case)["sample"])
+            expected = found if expected is None else expected
+            error = relative_l2(found, expected)
+            if entry.same and not error <= limit:
+                raise ValidationFailed(
+                    f"{entry.name} at {entry.case}: expected our result within {limit:g}, found {error:.1e} beside it: "
+                    "one of the two is wrong, or compares something else"
+                )
+        except (PeerFailed, ValidationFailed) as failure:
             if not ready:
                 raise
-            print(f"left out: {error}", file=sys.stderr, flush=True)
-            continue
-        expected = expected if ready else found
-        error = relative_l2(found, expected)
-        if entry.same and not error <= limit:
-            raise SystemExit(
-                f"{entry.name} at {entry.case}: expected our result within {limit:g}, found {error:.1e} beside it: "
-                "one of the two is wrong, or compares something else"
-            )
-        ready.append(entry)
+            failed(entry, failure)
+        else:
+            ready.append(entry)
     return ready
 
 

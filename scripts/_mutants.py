@@ -190,9 +190,9 @@ MUTANTS = (
         "tests/tir_schedules/test_gemm_groups.py",  # each group's sums begin behind those of the one before
     ),
     Mutant(
-        "tir_schedules/rows/row_reduction.py",
-        "if stage.operation in (tirx.Add, tirx.Mul):",
-        "if stage.operation in (tirx.Mul,):",
+        "tir_schedules/rows/stages.py",
+        "if self.operation in (tirx.Add, tirx.Mul):",
+        "if self.operation in (tirx.Mul,):",
         "tests/tir_schedules/test_row_reduction.py -k own_number",
     ),
     Mutant(

@@ -27,12 +27,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-for _folder in (ROOT, ROOT / "scripts"):
-    if str(_folder) not in sys.path:
-        sys.path.insert(0, str(_folder))
-
-import _ablation
+import _checkout
 import _net_files
 import _page
 from _suite import SUITE, Row, cells
@@ -48,7 +43,7 @@ from halo_tvm.whole_file import write_whole
 
 BEGIN, END = "<!-- benchmarks: written by scripts/bench.py -->", "<!-- end of benchmarks -->"
 BEGIN_NETS, END_NETS = "<!-- nets: written by scripts/bench.py --nets -->", "<!-- end of nets -->"
-RESULTS = ROOT / "docs" / "benchmarks.json"
+RESULTS = _checkout.ROOT / "docs" / "benchmarks.json"
 Measured = BenchResult | SkippedResult
 
 
@@ -97,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--nets", type=Path, nargs="+", help="ONNX files, or folders of some, instead of the suite: docs/nets.json")
     add("--json", type=Path, default=RESULTS, help="results file")
     add("--plot", type=Path, help="write a bar chart there, e.g. docs/benchmarks.svg; needs matplotlib")
-    add("--page", type=Path, default=ROOT / "docs" / "benchmarks.md", help="where the table belongs")
+    add("--page", type=Path, default=_checkout.ROOT / "docs" / "benchmarks.md", help="where the table belongs")
     add("--update-docs", action="store_true", help="rewrite the tables of docs from the results file")
     add("--no-run", dest="run", action="store_false", help="measure nothing")
     return parser
@@ -201,6 +196,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def _run_ablation(options: argparse.Namespace) -> int:
     """Compile what is missing, time it unless --prepare, and write docs/ablation.json and its table."""
+    import _ablation
+
     import halo_tvm
 
     failures, results = 0, []

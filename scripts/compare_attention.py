@@ -5,7 +5,7 @@
 
 Prints a Markdown table: medians in microseconds (`_interleaved.py`), ratios paired by round with their 90 % intervals.
 Decode has one query and keeps its keys in caches [b, t, h_kv, d]; torch has them as [b, h_kv, t, d], the layout it is
-fastest with. `read` is a kernel of ours that only reads the same two tensors, in a turn of the same rounds. --decision
+fastest with. `read` is a kernel of ours that only reads as many bytes, in a turn of the same rounds. --decision
 takes fields of a schedule's decision as JSON, e.g. '{"block_k": 128}', in place of the rule's own choice.
 """
 
@@ -16,18 +16,11 @@ import dataclasses
 import json
 import os
 import statistics
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-import numpy as np
-
-ROOT = Path(__file__).resolve().parents[1]
-for _folder in (ROOT, ROOT / "scripts"):
-    if str(_folder) not in sys.path:
-        sys.path.insert(0, str(_folder))
-
+import _checkout  # noqa: F401  before halo_tvm
 import _interleaved as interleaved
+import numpy as np
 from _interleaved import Kernel
 
 from halo_tvm.peers.load_meter import LoadMeter
@@ -102,8 +95,7 @@ def halo(case: Case, changes: Mapping[str, object]) -> Kernel:
     import tvm
     from tvm import relax, tirx
 
-    from halo_tvm.code_generation import build_options
-    from halo_tvm.passes.schedule import rule_for, scheduled_by
+    from halo_tvm.passes.schedule import rule_for
     from halo_tvm.relay_ops import OPERATORS
     from halo_tvm.targets import resolve
 
@@ -136,11 +128,7 @@ def halo(case: Case, changes: Mapping[str, object]) -> Kernel:
     mod = relax.transform.LegalizeOps()(builder.get())
     (func,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
     target = resolve("cpu", cores=int(os.environ["TVM_NUM_THREADS"]))
-    choice = rule_for(func, target)
-    decision = dataclasses.replace(choice.decision, **changes)
-    func = scheduled_by(choice.rule, func, target, decision).with_attr("global_symbol", "main")
-    with tvm.transform.PassContext(config=build_options(target)):
-        run = tvm.compile(tvm.IRModule({"main": func}), target=target.tvm)["main"]
+    run = interleaved.compiled(func, rule_for(func, target).rule, target, changes)
     tensors = [tvm.runtime.tensor(x) for x in arrays.values()]
     out = tvm.runtime.empty(arrays["q"].shape, "float32")
     return Kernel(lambda: run(*tensors, out), lambda _: out.numpy())
@@ -172,47 +160,12 @@ def torch_sdpa(case: Case, changes: Mapping[str, object]) -> Kernel:
     )
 
 
-_READ = """
-@T.prim_func(s_tir=True)
-def main(p_k: T.handle, p_v: T.handle, p_out: T.handle):
-    T.func_attr({"global_symbol": "main", "tirx.noalias": True})
-    n = T.int64()
-    k = T.match_buffer(p_k, (n,), "float32")
-    v = T.match_buffer(p_v, (n,), "float32")
-    out = T.match_buffer(p_out, (64, 16), "float32")
-    for task in T.parallel(32):
-        with T.sblock("read"):
-            T.reads()
-            T.writes()
-            sums = T.alloc_buffer((8,), "float32x16")
-            for u in T.unroll(8):
-                sums[u] = T.broadcast(T.float32(0), 16)
-            for i in T.serial(n // T.int64(4096)):
-                for u in T.unroll(8):
-                    sums[u] = sums[u] + k[T.ramp(T.int64(task) * (n // T.int64(32)) + i * T.int64(128) + u * 16, 1, 16)]
-            for i in T.serial(n // T.int64(4096)):
-                for u in T.unroll(8):
-                    sums[u] = sums[u] + v[T.ramp(T.int64(task) * (n // T.int64(32)) + i * T.int64(128) + u * 16, 1, 16)]
-            for u in T.unroll(7):
-                sums[0] = sums[0] + sums[u + 1]
-            out[task, T.ramp(0, 1, 16)] = sums[0]
-"""
-
-
 def read(case: Case, changes: Mapping[str, object]) -> Kernel:
-    import tvm
-    from tvm.script import tirx as script_tirx
-
+    from halo_tvm.ceilings.measure import reader
     from halo_tvm.targets import resolve
 
-    func = tvm.script.from_source(_READ, extra_vars={"T": script_tirx})
-    run = tvm.compile(
-        tvm.IRModule({"main": func}), target=resolve("cpu", cores=int(os.environ["TVM_NUM_THREADS"])).tvm
-    )["main"]
-    arrays = case.arrays()
-    k, v = (tvm.runtime.tensor(arrays[n].reshape(-1)) for n in ("k", "v"))
-    out = tvm.runtime.empty((64, 16), "float32")
-    return Kernel(lambda: run(k, v, out), lambda _: out.numpy())
+    once, _ = reader(resolve("cpu"), int(os.environ["TVM_NUM_THREADS"]), case.bytes)
+    return Kernel(lambda: once(1), lambda _: np.zeros(1))
 
 
 ENGINES = {"halo_tvm": halo, "torch": torch_sdpa, "read": read}

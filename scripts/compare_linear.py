@@ -27,11 +27,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-for _folder in (ROOT, ROOT / "scripts"):
-    if str(_folder) not in sys.path:
-        sys.path.insert(0, str(_folder))
-
+import _checkout  # noqa: F401  before halo_tvm
 import _interleaved as interleaved
 from _linear_engines import ENGINES, GPT2, Linears, artifact, ceiling, compile_layers, read
 

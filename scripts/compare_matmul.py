@@ -20,24 +20,18 @@ import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-import numpy as np
-
-ROOT = Path(__file__).resolve().parents[1]
-for _folder in (ROOT, ROOT / "scripts"):
-    if str(_folder) not in sys.path:
-        sys.path.insert(0, str(_folder))
-
+import _checkout
 import _interleaved as interleaved
+import _page
+import numpy as np
 from _interleaved import Kernel
 
 from halo_tvm.peers.load_meter import LoadMeter
 from halo_tvm.peers.statistics import paired_interval
 
 ERROR = 1e-4  # relative L2 between engines
-DOCS = ROOT / "docs" / "kernels" / "batched_matmul.md"
-BEGIN, END = "<!-- measured: written by scripts/compare_matmul.py -->", "<!-- end of measured -->"
+DOCS = _checkout.ROOT / "docs" / "kernels" / "batched_matmul.md"
 HEAD = (
     "threads",
     "batch, m x n x k",
@@ -106,8 +100,6 @@ def _ours(rule: str, case: Case, symbolic: str, changes: Mapping[str, object]) -
     import tvm
     from tvm import te, tirx
 
-    from halo_tvm.code_generation import build_options
-    from halo_tvm.passes.schedule import scheduled_by
     from halo_tvm.relay_ops.matmul import Matmul
     from halo_tvm.targets import resolve
     from halo_tvm.tir_schedules import RULES
@@ -116,10 +108,7 @@ def _ours(rule: str, case: Case, symbolic: str, changes: Mapping[str, object]) -
     a, b = (te.placeholder(shape, name=name) for name, shape in zip("ab", case.shapes(*sizes)))
     result = Matmul.compute(a, b, transpose_a=case.a_transposed, transpose_b=case.b_transposed)
     func, target = te.create_prim_func([a, b, result]), resolve("cpu", cores=_threads())
-    decision = dataclasses.replace(RULES[rule].default(func, target), **changes)
-    func = scheduled_by(RULES[rule], func, target, decision).with_attr("global_symbol", "main")
-    with tvm.transform.PassContext(config=build_options(target)):
-        run = tvm.compile(tvm.IRModule({"main": func}), target=target.tvm)["main"]
+    run = interleaved.compiled(func, RULES[rule], target, changes)
     operands = [tvm.runtime.tensor(x) for x in case.arrays()]
     out = tvm.runtime.empty((case.batch, case.m, case.n), "float32")
     return Kernel(lambda: run(*operands, out), lambda _: out.numpy())
@@ -213,12 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = "\n".join([head, *lines]) + "\n" + interleaved.disturbance(meter)
     print(text, end="")
     if options.docs:
-        from halo_tvm.report.host import describe_host
-
-        page, host = DOCS.read_text(encoding="utf-8"), describe_host()
-        start, end = page.index(BEGIN) + len(BEGIN), page.index(END)
-        words = f"{host.cpu}; {host.cores} cores; {', '.join(host.isa)}; torch {host.packages.get('torch', '')}."
-        DOCS.write_text(f"{page[:start]}\n{words}\n\n{text}{page[end:]}", encoding="utf-8")
+        _page.write_measured(DOCS, "compare_matmul.py", text)
 
 
 if __name__ == "__main__":

@@ -22,16 +22,13 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
-ROOT = Path(__file__).resolve().parents[1]
-for _folder in (ROOT, ROOT / "scripts"):
-    if str(_folder) not in sys.path:
-        sys.path.insert(0, str(_folder))
-
+import _checkout  # noqa: F401  before halo_tvm
 import _interleaved as interleaved
+import numpy as np
 from _interleaved import Kernel
+from _page import write_between
 
+from halo_tvm.differences import relative_error
 from halo_tvm.peers.load_meter import LoadMeter
 from halo_tvm.peers.statistics import paired_interval
 from halo_tvm.report import markdown
@@ -97,8 +94,7 @@ class Engine:
             given = self.inputs(batch)
             for tensor in given:
                 torch._dynamo.mark_dynamic(tensor, 0)
-            found, wanted = function(*given).double(), self.module(*given).double()
-            self.worst = max(self.worst, float((found - wanted).abs().max() / wanted.abs().max().clamp_min(1e-30)))
+            self.worst = max(self.worst, relative_error(function(*given).numpy(), self.module(*given).numpy()))
         graphs = report()[before:]
         if any(graph.reasons for graph in graphs):
             return -1.0
@@ -107,8 +103,7 @@ class Engine:
     def error(self, case: object) -> float:
         """The largest difference from eager of what `programs` ran, and of batch 1."""
         given = self.inputs(1)
-        found, wanted = self.function(*given).double(), self.module(*given).double()
-        return max(self.worst, float((found - wanted).abs().max() / wanted.abs().max().clamp_min(1e-30)))
+        return max(self.worst, relative_error(self.function(*given).numpy(), self.module(*given).numpy()))
 
 
 def measure(net: str, options: argparse.Namespace) -> dict[str, object]:
@@ -191,9 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 options.json.write_text(json.dumps([rows[n] for n in NETS if n in rows], indent=1) + "\n")
     kept = [rows[net] for net in NETS if net in rows]
     if options.markdown:
-        text = options.markdown.read_text(encoding="utf-8")
-        head, _, rest = text.partition(BEGIN)
-        options.markdown.write_text(f"{head}{BEGIN}\n{table(kept)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+        write_between(options.markdown, BEGIN, END, table(kept))
     return int(any(row["programs"] < 0 or row["error"] > ERROR for row in kept))
 
 

@@ -17,10 +17,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
-
+import _checkout  # noqa: F401  before halo_tvm
 import _workers
+from _page import write_between
 
 from halo_tvm.report import markdown
 
@@ -48,9 +47,7 @@ def main() -> int:
     if args.json:
         args.json.write_text(json.dumps(rows, indent=0) + "\n", encoding="utf-8")
     if args.markdown:
-        page = args.markdown.read_text(encoding="utf-8")
-        before, _, rest = page.partition(START)
-        args.markdown.write_text(f"{before}{START}\n{table(rows)}{END}{rest.partition(END)[2]}", encoding="utf-8")
+        write_between(args.markdown, START, END, table(rows))
     return 1 if any(row["status"] in ("wrong", "failed") for row in rows) else 0
 
 

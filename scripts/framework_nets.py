@@ -19,15 +19,14 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
-
+import _checkout  # noqa: F401  before halo_tvm
 import _jax_nets
 import _keras_nets
 import _page
 import _workers
 import numpy as np
 
+from halo_tvm.differences import differences
 from halo_tvm.report import markdown
 
 ERROR = 1e-5
@@ -81,7 +80,7 @@ def run(name: str, make: Callable) -> Row:
         for shape in shapes:
             given = {spec.name: given_for(shape, spec.dtype, rng)}
             wanted, got = model.engine(given), program(**given)
-            error = max(error, *(float(np.abs(got[key] - want).max()) for key, want in wanted.items()))
+            error = max(error, *(float(differences(got[key], want).max()) for key, want in wanted.items()))
     except (HaloError, ImportError, AttributeError) as reason:  # of ours, or a package or class that is not there
         return row | {"result": f"failed: {' '.join(str(reason).split())[:200]}"}
     missing = [op for op, count in counts.items() if found.get(op, 0) != count]

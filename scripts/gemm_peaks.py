@@ -15,14 +15,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
+import _checkout  # noqa: F401  before halo_tvm
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from _interleaved import compiled
 
 KINDS = ("fp32", "bf16", "fp16", "int8")
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -47,7 +45,6 @@ class Host:
         import tvm
         from tvm import te, tirx
 
-        from halo_tvm.code_generation import build_options
         from halo_tvm.relay_ops.linear import Linear
         from halo_tvm.relay_ops.linear_w8a8 import LinearW8A8
         from halo_tvm.tir_schedules import RULES
@@ -66,10 +63,7 @@ class Host:
             shapes, dtypes = [(m, k), (k // kc, -(-n // nr), *inner), (n,)], ["float32", DTYPES[kind], "float32"]
             compute = Linear.compute
         args = [te.placeholder(s, d, name=f"a{i}") for i, (s, d) in enumerate(zip(shapes, dtypes))]
-        func, rule = te.create_prim_func([*args, compute(*args, **attrs)]), RULES["gemm"]
-        func = rule.apply(func, target, rule.default(func, target)).with_attr("global_symbol", "main")
-        with tvm.transform.PassContext(config=build_options(target)):
-            run = tvm.compile(tvm.IRModule({"main": func}), target=target.tvm)["main"]
+        run = compiled(te.create_prim_func([*args, compute(*args, **attrs)]), RULES["gemm"], target)
         fixed = {i: tensor(s, d) for i, (s, d) in enumerate(zip(shapes, dtypes)) if not any(e is m for e in s)}
 
         def prepare(rows: int, fresh: bool = False) -> Call:
@@ -84,20 +78,12 @@ class Host:
 
     def peak(self, kind: str) -> tuple[Call, float]:
         """(a call that only multiplies and adds, its operations)."""
-        from halo_tvm.ceilings.kernels import ACCUMULATORS, TILES, compiled, dot_kernel, fma_kernel, tile_kernel
-        from halo_tvm.ceilings.measure import has_int8_dot
+        from halo_tvm.ceilings.measure import has_int8_dot, multiplier
 
-        target, n = self.targets[kind], 20_000
-        dtype = "int32" if kind == "int8" else "float32"
-        if target.isa.tiles and kind in ("int8", "bf16"):
-            run = compiled(tile_kernel(self.threads, dtype), target)
-            out = tensor([self.threads, TILES, 16, 16], dtype)
-            return lambda: run(out, n), 2.0 * self.threads * TILES * 256 * (64 if kind == "int8" else 32) * n
-        lanes, count = target.lanes_f32, ACCUMULATORS
-        dots = kind == "int8" and has_int8_dot(target)
-        run = compiled(dot_kernel(self.threads) if dots else fma_kernel(self.threads, lanes), target)
-        out = tensor([self.threads, count, lanes], "int32" if dots else "float32")
-        return lambda: run(out, n), 2.0 * (4 if dots else 1) * self.threads * count * lanes * n
+        target, times = self.targets[kind], 20_000
+        narrow = kind == "int8" and has_int8_dot(target) or kind == "bf16" and target.isa.tiles
+        run, operations = multiplier(target, self.threads, DTYPES.get(kind, kind) if narrow else "float32")
+        return lambda: run(times), float(operations * times)
 
     def other_arithmetic(self, kind: str) -> str:
         """Behind a share of the peak: of which arithmetic that is, where the kernel's is another."""
@@ -112,15 +98,10 @@ class Host:
         return " of fp32's" if other.get(kind) else ""
 
     def read(self, size_bytes: int) -> Call:
-        from halo_tvm.ceilings.kernels import ACCUMULATORS, compiled, read_kernel
+        from halo_tvm.ceilings.measure import reader
 
-        target = self.targets[KINDS[0]]
-        lanes, count = target.lanes_f32, ACCUMULATORS
-        chunks = max(1, size_bytes // (4 * self.threads * count * lanes))
-        run = compiled(read_kernel(self.threads, lanes, chunks), target)
-        x = tensor([self.threads, chunks, count, lanes], "float32")
-        out = tensor([self.threads, count, lanes], "float32")
-        return lambda: run(x, out, 1)
+        run, _ = reader(self.targets[KINDS[0]], self.threads, size_bytes)
+        return lambda: run(1)
 
 
 def tensor(shape: list[int] | tuple[int, ...], dtype: str) -> object:

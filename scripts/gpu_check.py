@@ -28,11 +28,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-for _folder in (ROOT, ROOT / "scripts"):
-    if str(_folder) not in sys.path:
-        sys.path.insert(0, str(_folder))
-
+import _checkout
 import _gpu_checks as checks
 import _gpu_engines as engines
 import _gpu_race as race
@@ -86,7 +82,7 @@ def check_gpu(folder: Path) -> None:
     """`EnvironmentProblem` unless our runtime finds a GPU, asked in a process of its own."""
     runtime = [str(folder / "runtime")] if (folder / "runtime").is_dir() else []
     code = (
-        f"import sys; sys.path[:0] = {[str(ROOT)]!r}; sys.path += {runtime!r}\n"
+        f"import sys; sys.path[:0] = {[str(_checkout.ROOT)]!r}; sys.path += {runtime!r}\n"
         "from halo_tvm.errors import HaloError\n"
         "from halo_tvm.runtime.host import load_cuda_runtime\n"
         "try:\n    load_cuda_runtime()\n"
@@ -104,7 +100,7 @@ def check_gpu(folder: Path) -> None:
 def _about(checker: checks.Restarted, device: str) -> dict[str, object]:
     found: dict[str, object] = {"python": sys.version.split()[0], "runtime": checker.ask("about", 120, case=None)}
     code = (
-        f"import sys, json; sys.path[:0] = {[str(ROOT), str(ROOT / 'scripts')]!r}\n"
+        f"import sys, json; sys.path[:0] = {[str(_checkout.ROOT), str(_checkout.ROOT / 'scripts')]!r}\n"
         f"import _gpu_engines; print(json.dumps(_gpu_engines.about_torch({device!r})))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)

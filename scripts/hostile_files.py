@@ -37,10 +37,9 @@ from functools import cache
 from io import StringIO
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
 os.environ |= {"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"}
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
+import _checkout  # noqa: F401  before halo_tvm
 import _hostile_changes as changes
 import _hostile_corpus as corpus
 import _workers

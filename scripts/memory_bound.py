@@ -21,12 +21,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-ROOT = Path(__file__).resolve().parents[1]
-for _folder in (ROOT, ROOT / "scripts"):
-    if str(_folder) not in sys.path:
-        sys.path.insert(0, str(_folder))
-
+import _checkout
 import _interleaved as interleaved
+import _page
 from _interleaved import Kernel
 
 from halo_tvm.peers.load_meter import LoadMeter
@@ -66,8 +63,7 @@ CASES: dict[str, tuple[tuple[int, ...], ...]] = {
     "transpose 128x12x64": ((128, 12, 64),),
     "transpose_bias 768x3072": ((768, 3072), (768,)),
 }
-DOCS = ROOT / "docs" / "kernels" / "memory_bound.md"
-BEGIN, END = "<!-- measured: written by scripts/memory_bound.py -->", "<!-- end of measured -->"
+DOCS = _checkout.ROOT / "docs" / "kernels" / "memory_bound.md"
 MEMORY = "memory:"  # before a case: the plain kernel of its size
 REDUCING = ("norm", "softmax", "sum", "mean")
 TURN_S = 0.05
@@ -86,7 +82,6 @@ def halo_engine() -> Callable[[str], Kernel]:
     import tvm
     from tvm import relax, tirx
 
-    from halo_tvm.passes.vector_math import VectorMath
     from halo_tvm.relay_ops import OPERATORS
     from halo_tvm.targets import resolve
     from halo_tvm.tir_schedules import RULES
@@ -128,9 +123,7 @@ def halo_engine() -> Callable[[str], Kernel]:
         mod = tvm.transform.Sequential(passes)(builder.get())
         (func,) = [f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
         rule = RULES["row_reduction" if any(w in name for w in REDUCING) else "elementwise"]
-        scheduled = rule.apply(func, target, rule.default(func, target)).with_attr("global_symbol", "main")
-        mod = VectorMath()(tvm.IRModule({"main": scheduled}))[0]
-        kernel = tvm.compile(mod, target=target.tvm)["main"]
+        kernel = interleaved.compiled(func, rule, target)
         given = {f"a{i}": x for i, x in enumerate(inputs(name))}  # fusion may order the parameters anew
         arrays = [tvm.runtime.tensor(given[param.name]) for param in func.params[:-1]]
         shape = [int(d) for d in func.params[-1].shape]
@@ -287,8 +280,6 @@ def table(rows: Sequence[dict[str, object]]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the comparison and write its tables."""
-    from halo_tvm.report.host import describe_host
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", default="1,2", help="thread counts, separated by commas (default: 1,2)")
     parser.add_argument("--rounds", type=int, default=9)
@@ -308,11 +299,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.json:
         options.json.write_text(json.dumps({"schema": 1, "rows": rows}, indent=1) + "\n", encoding="utf-8")
     if options.docs:
-        page = DOCS.read_text(encoding="utf-8")
-        start, end = page.index(BEGIN) + len(BEGIN), page.index(END)
-        host = describe_host()
-        words = f"{host.cpu}; {host.cores} cores; {', '.join(host.isa)}; torch {host.packages.get('torch', '')}."
-        DOCS.write_text(f"{page[:start]}\n{words}\n\n{text}{page[end:]}", encoding="utf-8")
+        _page.write_measured(DOCS, "memory_bound.py", text)
     if options.markdown:
         options.markdown.write_text(text, encoding="utf-8")
 

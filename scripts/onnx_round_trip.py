@@ -9,31 +9,24 @@ for the test's own operator), `wrong` and `failed`. Exit status 1 when something
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
-
-import _workers
-from onnx_conformance import Row, compare, data_sets, load_tests, say
+import _checkout  # noqa: F401  before halo_tvm
+import _conformance
+from _conformance import Row, ended, keep, row, say
+from onnx_conformance import compare, data_sets, load_tests
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="regular expression over test names")
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--json", type=Path, help="write every result here")
-    parser.add_argument("--show", action="store_true", help="print every test that does not pass")
-    args = parser.parse_args()
+    args = _conformance.parser(__doc__, "test names", "test that does not pass", table=False).parse_args()
     names = [name for name in load_tests("node") if re.search(args.only, name)]
-    results = []
-    for name, row, reason in _workers.run_all(names, runner, ("node",), jobs=args.jobs):
-        results.append(row or {"name": name, "operator": "", "status": "failed", "why": f"the process ended: {reason}"})
-    return say(sorted(results, key=lambda r: r["name"]), show=args.show, file=args.json)
+    results = sorted(_conformance.run_all(names, runner, "node", jobs=args.jobs), key=lambda r: r["name"])
+    keep(args.json, results)
+    return say(results, "tests", show=args.show)
 
 
 def runner(kind: str):
@@ -46,29 +39,26 @@ def run_test(test) -> Row:
     """One test of the suite, its model written anew."""
     import onnx
 
-    from halo_tvm.errors import HaloError
-
     model = test.model or onnx.load(str(Path(test.model_dir) / "model.onnx"))
     operators = ", ".join(sorted({node.op_type for node in model.graph.node}))
-    row = {"name": test.name, "operator": operators, "status": "pass", "why": ""}
+    of_this = partial(row, test.name, operator=operators)
     try:
         for inputs, wanted in data_sets(test):
             difference = compare(run_exported(model, inputs), wanted, test.rtol, test.atol)
             if difference and compare(run_source(model, inputs), wanted, test.rtol, test.atol):
-                return {**row, "status": "refused", "why": "onnxruntime computes other numbers of the test itself"}
+                return of_this("refused", "onnxruntime computes other numbers of the test itself")
             if difference:
-                return {**row, "status": "wrong", "why": difference}
-    except (HaloError, NotImplementedError) as reason:
-        return {**row, "status": "refused", "why": str(reason)}
+                return of_this("wrong", difference)
+    except NotImplementedError as reason:
+        return of_this("refused", str(reason))
     except Exception as reason:  # noqa: BLE001  whatever a test may raise must not end the run
-        lines = str(reason).strip().splitlines() or [""]
-        kind = type(reason).__name__
+        status, why = ended(reason)
+        kind, _, said = why.partition(": ")
         if kind == "RuntimeException" and _fails(model, inputs):
-            return {**row, "status": "refused", "why": f"onnxruntime does not run the test itself: {lines[-1][:200]}"}
-        own = kind in ("NotImplemented", "InvalidGraph", "Fail") or "umpy" in lines[-1]  # onnxruntime's, or its door's
-        status = "refused" if own else "failed"
-        return {**row, "status": status, "why": f"{kind}: {lines[-1][:300]}"}
-    return row
+            return of_this("refused", f"onnxruntime does not run the test itself: {said[:200]}")
+        own = kind in ("NotImplemented", "InvalidGraph", "Fail") or "umpy" in said  # onnxruntime's, or its door's
+        return of_this("refused" if own else status, why)
+    return of_this()
 
 
 def _fails(model, inputs) -> bool:

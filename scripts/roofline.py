@@ -23,9 +23,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+from _checkout import ROOT
 
 from halo_tvm.artifact import read_manifest
 from halo_tvm.ceilings import HostProfile

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from _checkout import ROOT
+from _page import write_between
 
 from halo_tvm.report import markdown
 from halo_tvm.report.schema import TokensResult, from_json, to_json
@@ -23,7 +22,7 @@ from halo_tvm.report.tables import quantile, read_share
 
 KEPT = ROOT / "docs" / "tokens.json"
 PAGE = ROOT / "docs" / "language_models.md"
-BEGIN, END = "<!-- tokens: written by scripts/tokens.py -->\n", "<!-- end of tokens -->\n"
+BEGIN, END = "<!-- tokens: written by scripts/tokens.py -->", "<!-- end of tokens -->"
 HEADER = ("model", "precision", "threads", "test", "tokens/s", "of a read", "peer", "its numbers", "its tokens/s")
 HEADER += ("its time / ours",)
 
@@ -37,11 +36,7 @@ def main() -> None:
     results = {key(data): data for data in (*old, *(json.loads(file.read_text()) for file in args.files))}
     found = [from_json(data) for data in results.values()]
     KEPT.write_text(json.dumps([to_json(result) for result in found]) + "\n")
-    text = PAGE.read_text()
-    before, rest = text.split(BEGIN)
-    PAGE.write_text(
-        before + BEGIN + table([r for r in found if isinstance(r, TokensResult)]) + END + rest.split(END)[1]
-    )
+    write_between(PAGE, BEGIN, END, table([r for r in found if isinstance(r, TokensResult)]))
 
 
 def key(data: dict) -> tuple:

@@ -24,11 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import geometric_mean
 
-ROOT = Path(__file__).resolve().parent.parent
-for place in (str(ROOT), str(ROOT / "scripts")):
-    if place not in sys.path:
-        sys.path.insert(0, place)
-
+import _checkout  # noqa: F401  before halo_tvm
 from _study import BATCH, Study, decision_of, measured, text_of, text_of_fields
 
 from halo_tvm.config import STAGES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -166,6 +166,16 @@ def test_nest_counts_what_repeats(task: explore.Task) -> None:
     assert len(text.splitlines()) < 50 < len(str(explore.show(task, task.default, script=True)).splitlines())
     assert repr(explore.show(task)) == str(explore.show(task))
     assert "block linear [SSR]" in explore.show(task)
+
+
+def test_a_choice_of_what_reads_alike_is_no_choice() -> None:
+    x = te.placeholder((8,), name="x")
+
+    def text(compute: Callable[[tirx.Var], tirx.Expr]) -> str:
+        return _nest.nest_text(te.create_prim_func([x, te.compute((4,), compute, name="y")]))
+
+    assert "y = (v_i + 1) * 3 * x" in text(lambda i: tirx.Select(i < 2, i + 1, i + 1).astype("float32") * 3 * x[i])
+    assert "select(v_i < 2, x, x)" in text(lambda i: tirx.if_then_else(i < 2, x[i], x[i + 4])), "of other elements"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,13 +12,14 @@ from tvm import relax, tirx
 
 from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig
-from halo_tvm.errors import UnsupportedModel
+from halo_tvm.errors import UnsupportedModel, UsageError
 from halo_tvm.imported import ImportedModel, InputSpec
 from halo_tvm.importers.loops import if_then_else, while_loop
 from halo_tvm.in_process import compile_in_process
 from halo_tvm.inner_functions import apart
 from halo_tvm.params import ParamSource, ParamTable
 from halo_tvm.passes.graph_pass import op_name
+from halo_tvm.phase_reports import QuantiseReport
 from halo_tvm.phases import lower, schedule
 from halo_tvm.relay_ops import OPERATORS
 
@@ -84,6 +86,45 @@ def test_every_function_is_lifted_packed_fused_and_scheduled() -> None:
     assert len(set(_calls(mod, "fused_linear"))) == 3  # a kernel in each branch and one in the step, none in main
     _, scheduled = schedule(mod, compilation)
     assert scheduled.rules["gemm"] >= 2 and not {"search", "fallback"} & set(scheduled.rules)
+
+
+def _two_equal_branches() -> ImportedModel:
+    """(c, x [n, 32]) -> x a or x b, behind x step: the branches differ in their weights alone."""
+    n = tirx.Var("n", "int64")
+    c, x = inputs = [relax.Var("c", relax.TensorType((), "bool")), relax.Var("x", relax.TensorType([n, K], "float32"))]
+    a, b, w = tensors = [relax.Var(name.replace(".", "_"), relax.TensorType((K, K), "float32")) for name in WEIGHTS]
+    bb = relax.BlockBuilder()
+    with bb.function("main", [*inputs, *tensors]):
+        with bb.dataflow():
+            h = bb.emit(R.matmul(x, w))
+            (y,) = if_then_else(bb, c, lambda: [bb.emit(R.matmul(h, a))], lambda: [bb.emit(R.matmul(h, b))])
+            result = bb.emit_output(y)
+        bb.emit_func_output(result)
+    mod = bb.finalize()
+    mod["main"] = mod["main"].with_attrs({"num_input": 2, "halo.params": list(WEIGHTS)})
+    sources = {n: ParamSource(v.shape, "float32", lambda v=v: v) for n, v in WEIGHTS.items()}
+    specs = (InputSpec("c", (), "bool"), InputSpec("x", ("n", K), "float32"))
+    return ImportedModel("t", mod, ParamTable(sources), specs, ("y",), {"n": (0, 64)}, {"n": 8}, {}, {})
+
+
+def _quantised(skip: list[str]) -> QuantiseReport:
+    overrides = {"passes": {"quantise": {"skip": skip}}}
+    config = CompileConfig(model="t", target="x86:avx2", records=False, precision="int8", overrides=overrides)
+    report = lower(_two_equal_branches(), Compilation.of(replace(config, force_precision=True)))[1].optimise.quantise
+    assert report is not None
+    return report
+
+
+@pytest.mark.parametrize(("skip", "kept"), [([], []), (["step*"], ["step.w"]), (["a.*"], ["a.w"])])
+def test_linears_in_branches_are_quantised_and_told(skip: list[str], kept: list[str]) -> None:
+    """Equal branches with weights of their own are functions of their own; a glob may name something in any of them."""
+    report = _quantised(skip)
+    assert report.linears == 3 - len(kept) and [entry.weight for entry in report.kept] == kept
+
+
+def test_a_glob_that_names_nothing_in_any_function_is_refused() -> None:
+    with pytest.raises(UsageError, match="found none: the names are a.w, b.w, step.w; correct"):
+        _quantised(["none*"])
 
 
 @pytest.mark.parametrize("level", [0, 3])

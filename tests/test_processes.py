@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -80,6 +81,35 @@ def test_a_group_ends_with_its_leader(tmp_path: Path) -> None:
     while _members(group) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not _members(group)
+
+
+IMPORTS = """
+import sys
+from pathlib import Path
+from halo_tvm.importers import _restricted
+
+ask = _restricted._Worker.ask
+_restricted._Worker.ask = lambda self, request: (print(self._process.pid, flush=True), ask(self, request))
+_restricted.convert_restricted("probe", Path(sys.argv[1]), {"attempts": {"endless": ""}}, trust=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the death of a parent is told by Linux")
+def test_an_import_ends_with_who_asked_for_it(tmp_path: Path) -> None:
+    """SIGTERM, which runs nothing of Python in the parent; the worker does not look at its pipe meanwhile."""
+    file = tmp_path / "model"
+    file.write_bytes(b"x")
+    with subprocess.Popen([sys.executable, "-c", IMPORTS, str(file)], stdout=subprocess.PIPE, text=True) as parent:
+        pid = int(parent.stdout.readline())
+        time.sleep(1)  # it is at work, or will read the request and look for its parent
+        parent.terminate()
+    deadline = time.monotonic() + 60
+    while _members(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    left = _members(pid)
+    if left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
 
 
 def _members(group: int) -> list[str]:

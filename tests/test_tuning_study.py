@@ -1,7 +1,8 @@
 """scripts/tuning_study.py: what it makes of a search; measuring is the lab's."""
 
-import importlib.util
+import importlib
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,10 +17,8 @@ TARGET = Fingerprint("llvm", "x86_64", "avx2", ("avx2",), 2, 1, 1)
 
 @pytest.fixture(scope="module")
 def study():
-    spec = importlib.util.spec_from_file_location("tuning_study", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(SCRIPT.parent))
+    return importlib.import_module("tuning_study")
 
 
 def text(n: int) -> str:

@@ -6,6 +6,7 @@
 the directory, `opened` verifies and reads it. Nothing here imports TVM, torch or onnx: the deploy path reads it.
 """
 
+from .computed_sizes import is_computed, names_in, range_of, size_at, sizes_at
 from .conditions import Condition, broken, names_of, sizes_that_hold
 from .manifest import (
     ABI,
@@ -51,13 +52,18 @@ __all__ = [
     "broken",
     "check_output_path",
     "cost_of",
+    "is_computed",
     "last_position",
+    "names_in",
     "names_of",
     "opened",
     "params_header_of",
+    "range_of",
     "read_manifest",
     "read_params_header",
     "read_reference",
+    "size_at",
+    "sizes_at",
     "sizes_that_hold",
     "text_cost_of",
     "update_manifest",

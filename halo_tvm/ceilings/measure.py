@@ -7,6 +7,7 @@ The numbers say how far a kernel is from the machine's limit; manifests do not c
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ VNNI = "avx512_vnni"  # the flag of the 8-bit dot product that `dot_kernel` uses
 ROUNDS = 9
 SECONDS_PER_ROUND = 0.04
 MIN_DRAM_BYTES = 256 << 20
+Repeated = tuple[Callable[[int], None], int]  # what does its work as often as it is told to; the work of one time
 _LIMIT_S = 240.0
 _CHILD = "import sys; sys.path.insert(0, sys.argv[1]); from halo_tvm.ceilings import measure; measure.main()"
 
@@ -91,60 +93,47 @@ def has_int8_dot(target: Target) -> bool:
 
 def fma_gflops(target: Target, threads: int) -> float:
     """Billions of float32 multiplications and additions per second."""
-    import numpy as np
-    import tvm
-
-    lanes = target.lanes_f32
-    kernel = compiled(fma_kernel(threads, lanes), target)
-    out = tvm.runtime.tensor(np.ones((threads, ACCUMULATORS, lanes), "float32"))
-    per_second = _per_second(lambda n: kernel(out, n), start=100_000)
-    return round(2 * threads * ACCUMULATORS * lanes * per_second / 1e9, 1)
+    return _rate(multiplier(target, threads, "float32"), start=100_000)
 
 
 def bf16_gflops(target: Target, threads: int) -> float:
     """Billions of multiplications and additions per second of pairs of bfloat16; for a target with such products."""
-    if target.isa.tiles:
-        return _tile_products(target, threads, "float32")
-    import numpy as np
-    import tvm
-
-    kernel = compiled(pair_kernel(threads), target)
-    out = tvm.runtime.tensor(np.zeros((threads, ACCUMULATORS, 16), "float32"))
-    per_second = _per_second(lambda n: kernel(out, n), start=100_000)
-    return round(2 * 2 * threads * ACCUMULATORS * 16 * per_second / 1e9, 1)
+    return _rate(multiplier(target, threads, "bfloat16"), start=100_000)
 
 
 def int8_gops(target: Target, threads: int) -> float:
     """Billions of operations per second of 8-bit dot products; for a target with `has_int8_dot`."""
-    if target.isa.tiles:
-        return _tile_products(target, threads, "int32")
-    import numpy as np
-    import tvm
-
-    kernel = compiled(dot_kernel(threads), target)
-    out = tvm.runtime.tensor(np.zeros((threads, ACCUMULATORS, 16), "int32"))
-    per_second = _per_second(lambda n: kernel(out, n), start=100_000)
-    return round(2 * 4 * threads * ACCUMULATORS * 16 * per_second / 1e9, 1)
-
-
-def _tile_products(target: Target, threads: int, dtype: str) -> float:
-    """The same in registers of two dimensions, with sums of `dtype`: a row of one is 64 bytes of each operand."""
-    import numpy as np
-    import tvm
-
-    kernel = compiled(tile_kernel(threads, dtype), target)
-    out = tvm.runtime.tensor(np.zeros((threads, TILES, 16, 16), dtype))
-    per_second = _per_second(lambda n: kernel(out, n), start=100_000)
-    return round(2 * threads * TILES * 16 * 16 * (64 if dtype == "int32" else 32) * per_second / 1e9, 1)
+    return _rate(multiplier(target, threads, "int8"), start=100_000)
 
 
 def read_gbps(target: Target, threads: int, size_bytes: int) -> float:
     """GB/s of reading so many bytes again and again, each thread its own part."""
-    read, done_bytes = reader(target, threads, size_bytes)
-    return round(done_bytes * _per_second(read, start=1) / 1e9, 1)
+    return _rate(reader(target, threads, size_bytes), start=1)
 
 
-def reader(target: Target, threads: int, size_bytes: int) -> tuple[Callable[[int], None], int]:
+def multiplier(target: Target, threads: int, dtype: str) -> Repeated:
+    """What multiplies and adds operands of "float32", "bfloat16" or "int8", and the operations of one repetition.
+
+    In registers of two dimensions where the target has them: a row of one is 64 bytes of each operand.
+    """
+    import numpy as np
+    import tvm
+
+    sums = "int32" if dtype == "int8" else "float32"
+    shape: tuple[int, ...] = (threads, ACCUMULATORS, 16)
+    if dtype == "float32":
+        shape, products = (threads, ACCUMULATORS, target.lanes_f32), 1
+        kernel = fma_kernel(threads, target.lanes_f32)
+    elif target.isa.tiles:
+        shape, products = (threads, TILES, 16, 16), 64 if dtype == "int8" else 32
+        kernel = tile_kernel(threads, sums)
+    else:
+        kernel, products = (dot_kernel(threads), 4) if dtype == "int8" else (pair_kernel(threads), 2)
+    run, out = compiled(kernel, target), tvm.runtime.tensor(np.zeros(shape, sums))
+    return lambda times: run(out, times), 2 * products * math.prod(shape)
+
+
+def reader(target: Target, threads: int, size_bytes: int) -> Repeated:
     """What reads about `size_bytes` as often as it is told to, each thread its own part; and how many bytes that is."""
     import numpy as np
     import tvm
@@ -155,6 +144,12 @@ def reader(target: Target, threads: int, size_bytes: int) -> tuple[Callable[[int
     x = tvm.runtime.tensor(np.ones((threads, chunks, ACCUMULATORS, lanes), "float32"))
     out = tvm.runtime.tensor(np.zeros((threads, ACCUMULATORS, lanes), "float32"))
     return lambda times: kernel(x, out, times), threads * chunks * ACCUMULATORS * lanes * 4
+
+
+def _rate(work: Repeated, start: int) -> float:
+    """Billions of operations or bytes per second."""
+    run, size = work
+    return round(size * _per_second(run, start) / 1e9, 1)
 
 
 def _per_second(run: Callable[[int], None], start: int) -> float:

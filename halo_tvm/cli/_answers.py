@@ -12,6 +12,9 @@ from ..errors import HaloError, UsageError
 
 if TYPE_CHECKING:
     from ..runtime.language import Generation, LanguageModel
+    from ..runtime.language.contents import Message
+
+_ROOM = 256  # tokens of an answer to which nobody set a bound, which a conversation leaves room for
 
 
 def answer(config: RunConfig) -> int:
@@ -33,8 +36,12 @@ def answer(config: RunConfig) -> int:
 
 
 def _converse(model: LanguageModel, config: RunConfig, template: dict[str, object]) -> int:
-    """Every line is a turn of a conversation; for an encoder-decoder it is a text by itself."""
-    messages = [] if config.system is None else [{"role": "system", "content": config.system}]
+    """Every line is a turn of a conversation; for an encoder-decoder it is a text by itself.
+
+    Of a conversation that the context does not hold, the oldest turns go; the instructions stay.
+    """
+    messages: list[Message] = [] if config.system is None else [{"role": "system", "content": config.system}]
+    options = _options(config)
     while True:
         try:
             line = input("> ")
@@ -44,15 +51,40 @@ def _converse(model: LanguageModel, config: RunConfig, template: dict[str, objec
         if not line.strip():
             continue
         messages.append({"role": "user", "content": line})
+        kept = messages
         try:
-            alone = {"prompt": line, "language": config.language}
-            asked = alone if model.encodes else {"messages": messages, "template": template}
-            said = _say(model.stream(**asked, **_options(config)), goes_on=True)  # type: ignore[arg-type]
+            asked: dict[str, object] = {"prompt": line, "language": config.language}
+            if not model.encodes:
+                kept, tokens = _within(model, messages, template, config.max_new_tokens)
+                asked = {"prompt": tokens}
+            said = _say(model.stream(**asked, **options), goes_on=True)  # type: ignore[arg-type]
         except HaloError as error:
             print(f"error: {error}", file=sys.stderr)
             messages.pop()
             continue
-        messages.append({"role": "assistant", "content": said})
+        messages = [*kept, {"role": "assistant", "content": said}]
+
+
+def _within(
+    model: LanguageModel, messages: list[Message], template: dict[str, object], most: int | None
+) -> tuple[list[Message], list[int]]:
+    """`messages` without the oldest turns where the context has no room for an answer behind all of them; their tokens.
+
+    So many go that half of the context is free: what stays is read again, which should not be at every turn. All stay
+    where the last message alone is too long.
+    """
+    first = int(messages[0]["role"] == "system")
+    wanted, kept = model.context - min(model.context // 2, _ROOM if most is None else most), messages
+    tokens = every = model.tokens(messages=messages, template=template)
+    while len(tokens) > wanted and len(kept) > first + 2:
+        wanted, kept = model.context // 2, [*kept[:first], *kept[first + 2 :]]  # a question and its answer
+        tokens = model.tokens(messages=kept, template=template)
+    gone = (len(messages) - len(kept)) // 2
+    if not gone or len(tokens) > model.context:
+        return messages, every
+    turns = "turn is" if gone == 1 else f"{gone} turns are"
+    print(f"[the context of {model.context} tokens is full: the oldest {turns} forgotten]", file=sys.stderr)
+    return kept, tokens
 
 
 def _say(stream: Generator[str, None, Generation], *, goes_on: bool = False) -> str:
@@ -104,8 +136,21 @@ def _template(words: tuple[str, ...]) -> dict[str, object]:
     return found
 
 
+def _logit_bias(words: tuple[str, ...]) -> dict[int, float]:
+    """`ID=NUMBER` words."""
+    found: dict[int, float] = {}
+    for word in words:
+        token, _, value = word.partition("=")
+        try:
+            found[int(token)] = float(value)
+        except ValueError:
+            raise UsageError(f"expected ID=NUMBER as --logit-bias, found {word!r:.80}: correct it") from None
+    return found
+
+
 def _options(config: RunConfig) -> dict[str, object]:
     drawn = config.temperature is not None or config.top_k or config.top_p or config.min_p
+    bias = _logit_bias(config.logit_bias)
     return {
         "max_new_tokens": config.max_new_tokens,
         "stop": config.stop,
@@ -114,5 +159,10 @@ def _options(config: RunConfig) -> dict[str, object]:
         "top_p": config.top_p,
         "min_p": config.min_p,
         "repetition_penalty": config.repetition_penalty,
+        "presence_penalty": config.presence_penalty,
+        "frequency_penalty": config.frequency_penalty,
+        "logit_bias": bias or None,
+        "special": config.special,
+        "ignore_eos": config.ignore_eos,
         "seed": config.seed if drawn else None,
     }

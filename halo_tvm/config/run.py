@@ -12,7 +12,10 @@ from ._fields import flag_of
 
 # What asks a language model; and which options a run reads only with one of these, or only without.
 _ASKS = ("prompt", "interactive", "audio")
-_ANSWERS = ("max_new_tokens", "context", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop")
+_ANSWERS = (
+    *("max_new_tokens", "context", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"),
+    *("frequency_penalty", "logit_bias", "stop", "special", "ignore_eos"),
+)
 _ONE_RUN = ("input", "output", "shape")
 _READ_BY = {
     **dict.fromkeys(_ONE_RUN, ()),
@@ -44,11 +47,18 @@ class RunConfig(Config):
     max_new_tokens: int | None = option(None, "longest answer in tokens (default: to the end of the context)")
     context: int | None = option(None, "tokens that the caches have room for (default: 4096, or all of the model's)")
     temperature: float | None = option(None, "draw tokens at this temperature (default: the likeliest)")
-    top_k: int | None = option(None, "draw among so many likeliest tokens")
+    top_k: int | None = option(None, "draw among so many likeliest tokens (0: all)")
     top_p: float | None = option(None, "draw among the likeliest tokens that have this probability together")
     min_p: float | None = option(None, "draw among tokens with this share of the likeliest one's probability")
     repetition_penalty: float | None = option(None, "make tokens less likely that have been there")
+    presence_penalty: float | None = option(None, "take this from the logits of tokens that the answer has")
+    frequency_penalty: float | None = option(None, "take this from them for every time that the answer has the token")
+    logit_bias: tuple[str, ...] = option(
+        (), "add to the logit of a token id; -inf: never choose it (repeatable)", metavar="ID=NUMBER"
+    )
     stop: tuple[str, ...] = option((), "end an answer in front of this text (repeatable)", metavar="TEXT", split=False)
+    special: bool = option(False, "show special tokens, as <tool_call>, in the answer")
+    ignore_eos: bool = option(False, "never choose a token that ends an answer")
     system: str | None = option(None, "instructions in front of an interactive conversation", metavar="TEXT")
     template: tuple[str, ...] = option(
         (), "what the chat template reads, e.g. enable_thinking=false (repeatable)", metavar="NAME=VALUE", split=False

@@ -7,14 +7,14 @@
         elif: 7 more of this shape
 
 Neighbours that differ in indices and in the numbers at the end of names only are written once with their count,
-branches that differ in such counts only too.
+branches that differ in such counts only too, and both results of a choice where they read alike.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
@@ -22,6 +22,7 @@ import tvm
 from tvm import ir, s_tir, tirx
 
 from ..records.canonical import walk
+from ..tir_schedules.blocks import is_choice, loads
 
 _KINDS = {
     tirx.ForKind.SERIAL: "for",
@@ -198,6 +199,26 @@ class _Reader:
         return text if len(text) <= _LONG else text[: _LONG - 4].rstrip() + " ..."
 
     def _expression(self, expr: object) -> str:
+        return self._read(expr)[0]
+
+    def _read(self, expr: object) -> tuple[str, object]:
+        """The text of `expr`, and what it is the text of: what is cast, or one result of a choice if both read alike.
+
+        These have to load nothing, for no index is written.
+        """
+        if isinstance(expr, (tirx.Cast, tirx.Broadcast)):
+            return self._read(expr.value)
+        if isinstance(expr, tirx.Let):
+            return self._read(expr.body)
+        parts = _choice(expr)
+        if parts is None:
+            return self._plain(expr), expr
+        (condition, _), (first, chosen), (second, _) = map(self._read, parts)
+        if first == second and not any(map(loads, parts[1:])):
+            return first, chosen
+        return f"select({condition}, {first}, {second})", expr
+
+    def _plain(self, expr: object) -> str:
         name = type(expr).__name__
         if isinstance(expr, tirx.FloatImm):
             return f"{float(expr.value):g}"
@@ -209,24 +230,18 @@ class _Reader:
             return self._name(expr)
         if name == "TensorLoad":
             return self._name(expr.source)
-        if isinstance(expr, (tirx.Cast, tirx.Broadcast)):
-            return self._expression(expr.value)
-        if isinstance(expr, tirx.Let):
-            return self._expression(expr.body)
         if name in ("Min", "Max"):
             return f"{name.lower()}({self._expression(expr.a)}, {self._expression(expr.b)})"
         if name in _SIGNS:
             return f" {_SIGNS[name][0]} ".join(self._operand(name, i, side) for i, side in enumerate((expr.a, expr.b)))
-        if isinstance(expr, tirx.Select):
-            return self._chosen((expr.condition, expr.true_value, expr.false_value))
         if isinstance(expr, ir.Call):
             return self._call(expr)
         return name.lower()
 
     def _operand(self, outer: str, position: int, inner: object) -> str:
         """One side of an operator, in brackets where it binds less than the operator."""
+        text, inner = self._read(inner)
         name = type(inner).__name__
-        text = self._expression(inner)
         if name not in _SIGNS:
             return text
         weaker = _SIGNS[name][1] < _SIGNS[outer][1] or (position == 1 and _SIGNS[name][1] == _SIGNS[outer][1])
@@ -234,14 +249,9 @@ class _Reader:
         same = name == outer and outer in ("Add", "Mul")
         return f"({text})" if weaker and not same else text
 
-    def _chosen(self, parts: Sequence[object]) -> str:
-        return f"select({', '.join(map(self._expression, parts))})"
-
     def _call(self, call: ir.Call) -> str:
         name = call.op.name if isinstance(call.op, ir.Op) else str(getattr(call.op, "name_hint", call.op))
         name = name.rpartition(".")[2]
-        if name == "if_then_else":
-            return self._chosen(call.args)
         if name in ("call_llvm_intrin", "call_llvm_pure_intrin"):
             found = str(tvm.target.codegen.llvm_get_intrinsic_name(int(call.args[0].value)))
             return f"{found.removeprefix('llvm.')}()"
@@ -264,6 +274,13 @@ def _merged(lines: Iterator[Line]) -> list[Line]:
         else:
             found.append(line)
     return _grouped(found)
+
+
+def _choice(expr: object) -> tuple[ir.Expr, ir.Expr, ir.Expr] | None:
+    """Condition and both results of a choice, None of anything else."""
+    if isinstance(expr, tirx.Select):
+        return expr.condition, expr.true_value, expr.false_value
+    return tuple(expr.args) if is_choice(expr) else None
 
 
 def _grouped(lines: list[Line]) -> list[Line]:

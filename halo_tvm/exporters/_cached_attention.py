@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from tvm import ir, relax
+from tvm import relax
 
+from ..relay_ops.operator import op_name
 from ._attention import INT32
 from ._graph import CONTRIB, Graph, attributes
 
@@ -92,7 +93,7 @@ def _transposed(values: Mapping[relax.Var, relax.Expr], x: relax.Expr) -> relax.
 
 
 def _is_call(x: relax.Expr | None, name: str) -> TypeGuard[relax.Call]:
-    return isinstance(x, relax.Call) and isinstance(x.op, ir.Op) and x.op.name == name
+    return op_name(x) == name
 
 
 def grouped_query(g: Graph, call: relax.Call, found: CachedAttention, value: Callable[[relax.Expr], str]) -> str:

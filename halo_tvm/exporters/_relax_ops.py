@@ -260,7 +260,18 @@ def _log_softmax(g: Graph, call: relax.Call, args: list[Value]) -> str:
     return g.emit("LogSoftmax", args[0], axis=plain(call.attrs.axis))
 
 
-SAME = {
+_CAPITALISED = (
+    *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "exp", "floor", "log"),
+    *("sigmoid", "sin", "sinh", "sqrt", "tan", "tanh"),
+)
+FUNCTIONS = {  # what Relax and TensorIR call alike, and its operator in ONNX
+    **{name: name.capitalize() for name in _CAPITALISED},
+    **{f"bitwise_{name}": f"Bitwise{name.capitalize()}" for name in ("and", "or", "xor", "not")},
+    "isnan": "IsNaN",
+    "isinf": "IsInf",
+}
+_SAME = {
+    **FUNCTIONS,
     "add": "Add",
     "subtract": "Sub",
     "multiply": "Mul",
@@ -269,18 +280,7 @@ SAME = {
     "minimum": "Min",
     "matmul": "MatMul",
     "where": "Where",
-    "tanh": "Tanh",
-    "erf": "Erf",
-    "exp": "Exp",
-    "log": "Log",
-    "sqrt": "Sqrt",
-    "sigmoid": "Sigmoid",
     "negative": "Neg",
-    "abs": "Abs",
-    "sin": "Sin",
-    "cos": "Cos",
-    "floor": "Floor",
-    "ceil": "Ceil",
     "nn.relu": "Relu",
     "equal": "Equal",
     "less": "Less",
@@ -291,19 +291,12 @@ SAME = {
     "logical_or": "Or",
     "logical_not": "Not",
     "logical_xor": "Xor",
-    "bitwise_and": "BitwiseAnd",
-    "bitwise_or": "BitwiseOr",
-    "bitwise_xor": "BitwiseXor",
-    "bitwise_not": "BitwiseNot",
     "round": "Round",
     "sign": "Sign",
-    "isnan": "IsNaN",
-    "isinf": "IsInf",
-    **{name: name.capitalize() for name in ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "tan")},
 }
 
 CONVERTERS: dict[str, Converter] = {
-    **{f"relax.{relax_name}": _same_op(op) for relax_name, op in SAME.items()},
+    **{f"relax.{relax_name}": _same_op(op) for relax_name, op in _SAME.items()},
     "relax.divide": _divide,
     "relax.reshape": _reshape,
     "relax.permute_dims": _permute_dims,

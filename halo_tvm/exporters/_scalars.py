@@ -18,6 +18,7 @@ from tvm.ir.prim import expr as prim
 
 from ..errors import UnsupportedModel
 from ._graph import Graph, is_int, same
+from ._relax_ops import FUNCTIONS
 
 _MOST = 1 << 26  # places of one read that are computed one by one
 
@@ -39,21 +40,7 @@ _SAME = {
     prim.BitwiseOr: "BitwiseOr",
     prim.BitwiseXor: "BitwiseXor",
 }
-_SAME_CALLS = {
-    **{name: name.capitalize() for name in ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf")},
-    **{name: name.capitalize() for name in ("exp", "floor", "log", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh")},
-    "ceil": "Ceil",
-    "abs": "Abs",
-    "fabs": "Abs",
-    "nearbyint": "Round",
-    "isnan": "IsNaN",
-    "isinf": "IsInf",
-    "pow": "Pow",
-    "bitwise_and": "BitwiseAnd",
-    "bitwise_or": "BitwiseOr",
-    "bitwise_xor": "BitwiseXor",
-    "bitwise_not": "BitwiseNot",
-}
+_SAME_CALLS = {**FUNCTIONS, "fabs": "Abs", "nearbyint": "Round", "pow": "Pow"}
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tvm import ir, relax
+from tvm import relax
 
 from ..errors import UnsupportedModel, UsageError
 from ..imported import ImportedModel, InputSpec
 from ..importers import import_model
 from ..interpreter import evaluate
+from ..relay_ops.operator import op_name
 from ..whole_file import write_whole
 from ._graph import Spelling
 from ._nbits import BITS
@@ -208,7 +209,7 @@ def _calls(model: ImportedModel) -> list[relax.Call]:
     found: list[relax.Call] = []
 
     def visit(expr: relax.Expr) -> None:
-        if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op):
+        if op_name(expr):
             found.append(expr)
 
     relax.analysis.post_order_visit(model.mod["main"].body, visit)

@@ -17,9 +17,11 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from tvm import ir, relax, tirx
 
+from ..dimensions import text_of
 from ..errors import UnsupportedModel
 from ..imported import ImportedModel, Spelled
 from ..importers.onnx.definitions import nodes_in
+from ..relay_ops.operator import op_name
 from ..whole_file import replaced
 from . import _attention, _halo_ops, _layers, _nbits, _relax_ops
 from ._graph import OPSETS, Graph, Spelling
@@ -135,7 +137,7 @@ def _only_linear(main: relax.Function) -> set[relax.Var]:
 
     def visit(expr: relax.Expr) -> None:
         if isinstance(expr, relax.Call):
-            name = expr.op.name if isinstance(expr.op, ir.Op) else ""
+            name = op_name(expr)
             for arg in expr.args:
                 if isinstance(arg, relax.Var):
                     uses.setdefault(arg, set()).add(name in ("relax.halo.linear", "relax.halo.ffn"))
@@ -146,7 +148,7 @@ def _only_linear(main: relax.Function) -> set[relax.Var]:
 
 def _value_info(name: str, expr: relax.Expr) -> onnx.ValueInfoProto:
     dims = expr.ty.shape.values if isinstance(expr.ty.shape, relax.ShapeExpr) else [None] * expr.ty.ndim  # by data
-    shape = [int(d) if isinstance(d, (int, tirx.IntImm)) else None if d is None else str(d) for d in dims]
+    shape = [None if d is None else text_of(d) for d in dims]
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(str(expr.ty.dtype))), shape)
 
 

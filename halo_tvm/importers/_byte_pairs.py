@@ -38,6 +38,7 @@ def byte_pair_tokenizer(folder: Path, kind: object, about: Mapping[str, object])
     if lost is not None:
         raise _unfit(merges, f"pairs of tokens that make a token ({' '.join(lost)[:40]!r} does not)")
     added = added_tokens(folder, ids, about, vocabulary.name)
+    plain = plain_tokens(about)
     token = _text(about.get("bos_token"))
     begin = token if about.get("add_bos_token") is True and token in {**ids, **added} else None
     bytes_ = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -50,7 +51,9 @@ def byte_pair_tokenizer(folder: Path, kind: object, about: Mapping[str, object])
             "version": "1.0",
             "truncation": None,
             "padding": None,
-            "added_tokens": [{"id": i, "content": word, **flags, "special": True} for word, i in added.items()],
+            "added_tokens": [
+                {"id": i, "content": word, **flags, "special": word not in plain} for word, i in added.items()
+            ],
             "normalizer": None,
             "pre_tokenizer": {**bytes_, "add_prefix_space": about.get("add_prefix_space") is True},
             "decoder": {**bytes_, "add_prefix_space": True},
@@ -107,6 +110,14 @@ def added_tokens(folder: Path, ids: Mapping[str, object], about: Mapping[str, ob
             raise _unfit(folder / file, f"the id that {word[:40]!r} has as an added token")
         found[word] = _number(number)
     return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+def plain_tokens(about: Mapping[str, object]) -> set[str]:
+    """The added tokens that tokenizer_config.json calls no special ones: their text is part of an answer's."""
+    decoder = about.get("added_tokens_decoder")
+    entries = decoder.values() if isinstance(decoder, Mapping) else ()
+    plain = {_text(entry) for entry in entries if isinstance(entry, Mapping) and entry.get("special") is False}
+    return {word for word in plain if word is not None} - {_text(about.get(name)) for name in _WORDS}
 
 
 def _text(token: object) -> str | None:

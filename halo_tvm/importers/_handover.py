@@ -21,28 +21,14 @@ import tvm
 from tvm import relax
 
 from ..artifact import Condition
+from ..artifact.params_file import DTYPES
 from ..codec import Unfit, parse_file, plain, read
 from ..errors import UnsupportedModel
 from ..imported import ImportedModel, InputSpec
 from ..params import ParamSource, ParamTable
 from ._allowed import refuse_foreign
 
-_DTYPES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint64": "U64",
-    "uint32": "U32",
-    "uint16": "U16",
-    "uint8": "U8",
-    "bool": "BOOL",
-    "complex64": "C64",
-}
+_DTYPES = {**{name: code for name, (code, _) in DTYPES.items()}, "complex64": "C64"}  # NumPy's -> the file's
 _NAMES = {code: name for name, code in _DTYPES.items()}
 _HEADER_LIMIT = 64 << 20
 

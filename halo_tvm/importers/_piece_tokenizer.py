@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ._byte_pairs import added_tokens
+from ._byte_pairs import added_tokens, plain_tokens
 from ._pieces import CONTROL, UNKNOWN, USER, Json, added, between, merging, whole
 from ._sentence_piece import model_in
 
@@ -54,7 +54,8 @@ def piece_tokenizer(folder: Path, about: Mapping[str, object]) -> bytes | None:
         before += [{"type": "Replace", "pattern": {"Regex": old}, "content": new} for old, new in replaced]
     own = {i: added(i, tokens[i], special=bool(kinds[i] != USER)) for i in _apart(kinds)}
     ids: dict[str, object] = {token: i for i, token in enumerate(tokens)}
-    more = {i: added(i, word, special=True) for word, i in added_tokens(folder, ids, about, FILE).items()}
+    plain = plain_tokens(about)
+    more = {i: added(i, word, special=word not in plain) for word, i in added_tokens(folder, ids, about, FILE).items()}
     ends = [ids.get(_word(about, f"{name}_token", usual)) for name, usual in (("bos", "<s>"), ("eos", "</s>"))]
     asked = (about.get("add_bos_token", True) is True, about.get("add_eos_token") is True)
     begin, end = (token if wanted and type(token) is int else None for token, wanted in zip(ends, asked))

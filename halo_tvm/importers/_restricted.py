@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -90,6 +91,8 @@ def convert_restricted(
             "path": str(path.resolve()),
             "options": dict(options),
             "warm": _WARM.get(kind),
+            # The worker dies with the thread that started it, and a model's engine may be asked by another one.
+            "parent": os.getpid() if threading.current_thread() is threading.main_thread() else None,
         }
     )
     try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from ..confinement import Policy, limit_memory
 from ..errors import HaloError
 from ..imported import ImportedModel
-from ..processes import line_to_parent
+from ..processes import die_with, line_to_parent
 
 # kind -> module and function (path, options) -> ImportedModel; in this process a file may do its worst.
 CONVERTERS = {
@@ -37,6 +37,8 @@ def main(policy: Policy, held: dict[str, str]) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if request["command"] == "convert":
+            if request["parent"]:
+                die_with(int(request["parent"]))
             model, reply = _attempt(lambda: _convert(request, policy, directory))
         else:
             _done, reply = _attempt(lambda: _engine(model, directory))

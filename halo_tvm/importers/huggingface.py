@@ -134,7 +134,9 @@ def _of_hub(name: str) -> Path:
         "merges.txt",
     ]
     with suppress(LocalEntryNotFoundError):  # not in the cache
-        return Path(hub.snapshot_download(name, allow_patterns=[*wanted, _PICKLED], local_files_only=True))
+        kept = Path(hub.snapshot_download(name, allow_patterns=[*wanted, _PICKLED], local_files_only=True))
+        if _is_whole(kept):
+            return kept
     transport = HfHubHTTPError.__bases__  # what the HTTP client of this release raises where there is no answer at all
     try:
         # one question, before a download that would try again
@@ -148,6 +150,16 @@ def _of_hub(name: str) -> Path:
             f"expected to reach the hub for {name}, found {type(reason).__name__} ({line[:160]}): "
             "go online, or give the model's directory"
         ) from reason
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a snapshot has a configuration and all of its weights: a cache may hold a tokenizer alone."""
+    if is_adapter(folder):
+        return any(folder.glob("adapter_model.*"))
+    try:
+        return (folder / "config.json").is_file() and bool(weight_files(folder))
+    except UnsupportedModel:
+        return False
 
 
 def _exported(path: Path, kind: object, sizes: Mapping[str, tuple[int, ...]], trust: bool, bare: bool) -> ImportedModel:

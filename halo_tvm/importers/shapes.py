@@ -10,10 +10,11 @@ import numpy as np
 from tvm import relax
 
 from ..array_files import Unreadable, read_npz
-from ..artifact import sizes_that_hold
+from ..artifact import range_of, sizes_that_hold
 from ..artifact.formula import bound
+from ..dimensions import text_of
 from ..errors import UnknownName, UsageError
-from ..imported import ImportedModel, InputSpec
+from ..imported import ImportedModel
 from ._fixed_sizes import with_fixed_sizes
 
 _DIMENSION = re.compile(r"(\d+)(?:\.\.(\d+))?")
@@ -83,7 +84,7 @@ def load_examples(file: str) -> dict[str, np.ndarray]:
 
 def apply_shapes(model: ImportedModel, shapes: tuple[str, ...]) -> ImportedModel:
     """`model` with the dimensions named by `shapes` fixed (one number) or given new ranges."""
-    ranges, fixed = dict(model.ranges), {}
+    ranges, fixed, computed = dict(model.ranges), {}, []
     specs = {spec.name: spec for spec in model.inputs}
     for text in shapes:
         name, dims = parse_shape(text)
@@ -96,7 +97,12 @@ def apply_shapes(model: ImportedModel, shapes: tuple[str, ...]) -> ImportedModel
                 "give one per dimension"
             )
         for dim, (low, high) in zip(spec.shape, dims):
-            _restrict(name, dim, low, high, ranges, fixed)
+            if isinstance(dim, str) and dim not in ranges:
+                computed.append((name, dim, (low, high)))
+            else:
+                _restrict(name, dim, low, high, ranges, fixed)
+    for name, dim, bounds in computed:
+        check_computed(name, dim, bounds, range_of(dim, ranges))
     if fixed:
         model = _bind(model, fixed)
     kept = {d: r for d, r in ranges.items() if d not in fixed}
@@ -104,6 +110,16 @@ def apply_shapes(model: ImportedModel, shapes: tuple[str, ...]) -> ImportedModel
     conditions = tuple(dataclasses.replace(c, formula=bound(c.formula, fixed)) for c in model.conditions)
     typical = sizes_that_hold(conditions, kept, typical)
     return dataclasses.replace(model, ranges=kept, typical=typical, conditions=conditions)
+
+
+def check_computed(name: str, dim: str, bounds: tuple[int, int], found: tuple[int, int] | None) -> None:
+    """`UsageError` where `bounds` would restrict `dim` of an input, which is computed of others and lies in `found`."""
+    if found is None or bounds[0] > max(1, found[0]) or bounds[1] < found[1]:
+        lies = f" and lies in {found[0]}..{found[1]}" if found else ""
+        raise UsageError(
+            f"dimension {dim} of input {name} follows from others{lies}, found {bounds[0]}..{bounds[1]}: "
+            "give ranges to those"
+        )
 
 
 def _restrict(
@@ -128,8 +144,10 @@ def _restrict(
 
 
 def _bind(model: ImportedModel, fixed: dict[str, int]) -> ImportedModel:
-    def static(spec: InputSpec) -> InputSpec:
-        return dataclasses.replace(spec, shape=tuple(fixed.get(d, d) for d in spec.shape))
-
     mod = with_fixed_sizes(relax.transform.BindSymbolicVars(dict(fixed), "main")(model.mod))
-    return dataclasses.replace(model, mod=mod, inputs=tuple(static(spec) for spec in model.inputs))
+    types = (var.ty.shape.values for var in mod["main"].params)
+    inputs = [  # complex ones have an axis more in `main`
+        dataclasses.replace(spec, shape=tuple(map(text_of, dims[: len(spec.shape)])))
+        for spec, dims in zip(model.inputs, types)
+    ]
+    return dataclasses.replace(model, mod=mod, inputs=tuple(inputs))

@@ -1,13 +1,13 @@
-"""What the calls of an artifact from a framework share: the order of inputs, the shapes of results, no derivative."""
+"""What the calls of an artifact from a framework share: the order of inputs, results, their shapes, no derivative."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..artifact import TensorSpec
+from ..artifact import TensorSpec, size_at
 from ..errors import UnknownName, UsageError
 from ..runtime.tensors import is_aligned
 
@@ -27,11 +27,26 @@ def in_order(specs: Sequence[TensorSpec], args: Sequence[Any], kwargs: Mapping[s
     return [given[name] for name in names]
 
 
+def run_of(program: Callable[..., Any]) -> Callable[..., tuple[np.ndarray[Any, Any], ...]]:
+    """`program` with a tuple of results, also where there is one."""
+
+    def run(*arrays: Any) -> tuple[np.ndarray[Any, Any], ...]:
+        results = program(*arrays)
+        return results if isinstance(results, tuple) else (results,)
+
+    return run
+
+
+def named(outputs: Sequence[TensorSpec], results: Sequence[Any]) -> Any:
+    """One result, or several by name."""
+    return results[0] if len(outputs) == 1 else {s.name: r for s, r in zip(outputs, results, strict=True)}
+
+
 def result_shapes(
     inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], shapes: Sequence[Sequence[int | None]]
 ) -> list[tuple[int | None, ...]]:
     """The shapes of the outputs for inputs of `shapes`; None for a size that does not follow from a known one."""
-    sizes: dict[str, int | None] = {}
+    sizes: dict[str, int] = {}
     for spec, shape in zip(inputs, shapes, strict=True):
         if len(shape) != len(spec.shape):
             raise UsageError(
@@ -41,7 +56,7 @@ def result_shapes(
         for dim, size in zip(spec.shape, shape, strict=True):
             if isinstance(dim, str) and size is not None:
                 sizes[dim] = int(size)
-    return [tuple(sizes.get(dim) if isinstance(dim, str) else dim for dim in spec.shape) for spec in outputs]
+    return [tuple(size_at(dim, sizes) for dim in spec.shape) for spec in outputs]
 
 
 def can_be_shared(array: np.ndarray[Any, Any]) -> bool:

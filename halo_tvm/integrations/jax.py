@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import MissingPackage, UsageError
 from ..runtime.inputs import check_types
-from ._call import can_be_shared, foreign_device, in_order, no_derivative, result_shapes
+from ._call import can_be_shared, foreign_device, in_order, named, no_derivative, result_shapes, run_of
 
 try:
     import jax
@@ -34,21 +34,18 @@ def function(artifact: Path | str, *, threads: int | None = None) -> Callable[..
     from ..runtime import load
 
     program = load(str(artifact), threads=threads)
-    inputs, outputs = program.input_specs, program.output_specs
-
-    def run(*arrays: Any) -> tuple[np.ndarray[Any, Any], ...]:
-        results = program(*map(_host, arrays))
-        return results if isinstance(results, tuple) else (results,)
+    inputs, outputs, run = program.input_specs, program.output_specs, run_of(program)
 
     dtypes = [jax.dtypes.canonicalize_dtype(spec.dtype) for spec in outputs]  # jax has 64 bits only where it is told so
 
     def narrowed(*arrays: Any) -> tuple[np.ndarray[Any, Any], ...]:
-        return tuple(a.astype(dtype, copy=False) for a, dtype in zip(run(*arrays), dtypes, strict=True))
+        results = run(*map(_host, arrays))
+        return tuple(a.astype(dtype, copy=False) for a, dtype in zip(results, dtypes, strict=True))
 
     @jax.custom_jvp
     def flat(*arrays: Any) -> tuple[Any, ...]:
         if not any(isinstance(x, jax.core.Tracer) for x in arrays):
-            return tuple(map(_array, run(*arrays)))
+            return tuple(map(_array, run(*map(_host, arrays))))
         check_types(program.spec, [(x.dtype, x.shape) for x in arrays])  # while tracing, not in the callback
         shapes = result_shapes(inputs, outputs, [x.shape for x in arrays])
         unknown = [spec.name for spec, shape in zip(outputs, shapes, strict=True) if None in shape]
@@ -65,8 +62,7 @@ def function(artifact: Path | str, *, threads: int | None = None) -> Callable[..
         raise no_derivative()
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        results = flat(*in_order(inputs, args, kwargs))
-        return results[0] if len(results) == 1 else {s.name: r for s, r in zip(outputs, results, strict=True)}
+        return named(outputs, flat(*in_order(inputs, args, kwargs)))
 
     return call
 

@@ -13,12 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from ..artifact import read_manifest
-from ..errors import MissingPackage, UnsupportedModel
+from ..errors import EnvironmentProblem, MissingPackage, UnsupportedModel
 from ._call import in_order, result_shapes
 
 try:
     import keras
 except ImportError as missing:
+    if missing.name != "keras":
+        raise EnvironmentProblem(
+            f"expected that Keras can import its backend, found that it lacks {missing.name}: name one that is "
+            "installed in the variable KERAS_BACKEND (jax, torch or tensorflow) before Keras is imported"
+        ) from missing
     raise MissingPackage("keras", "an artifact as a layer", "pip install 'halo_tvm[keras]'") from missing
 
 

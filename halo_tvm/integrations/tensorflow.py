@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import MissingPackage
-from ._call import can_be_shared, foreign_device, in_order, no_derivative, result_shapes
+from ._call import can_be_shared, foreign_device, in_order, named, no_derivative, result_shapes, run_of
 
 try:
     import tensorflow as tf
@@ -33,11 +33,7 @@ def function(artifact: Path | str, *, threads: int | None = None) -> Callable[..
     from ..runtime import load
 
     program = load(str(artifact), threads=threads)
-    inputs, outputs = program.input_specs, program.output_specs
-
-    def run(*arrays: Any) -> tuple[np.ndarray[Any, Any], ...]:
-        results = program(*arrays)
-        return results if isinstance(results, tuple) else (results,)
+    inputs, outputs, run = program.input_specs, program.output_specs, run_of(program)
 
     def in_graph(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         shapes = result_shapes(inputs, outputs, [_known_shape(t, len(s.shape)) for t, s in zip(tensors, inputs)])
@@ -57,8 +53,7 @@ def function(artifact: Path | str, *, threads: int | None = None) -> Callable[..
     def call(*args: Any, **kwargs: Any) -> Any:
         given = in_order(inputs, args, kwargs)
         tensors = [tf.convert_to_tensor(value, spec.dtype) for value, spec in zip(given, inputs, strict=True)]
-        results = flat(*tensors)
-        return results[0] if len(outputs) == 1 else {s.name: r for s, r in zip(outputs, results, strict=True)}
+        return named(outputs, flat(*tensors))
 
     return call
 

@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 
 from ..errors import UnsupportedModel
-from .builder import ModelBuilder
+from .builder import ModelBuilder, rows_of
 
 HUGGINGFACE_TYPES = ("t5", "mt5")
 LONGEST = 512  # of what activations are planned for by default; positions have no end in T5
@@ -150,12 +150,6 @@ def position_bias(
 def positions(m: ModelBuilder, begin: tvm.ir.Expr | int, end: tvm.ir.Expr, *, axis: int) -> relax.Var:
     """The integers begin..end, as a row [1, n] (axis 0) or a column [n, 1] (axis 1)."""
     return m.emit(relax.op.expand_dims(m.emit(relax.op.arange(begin, end, 1, "int64")), axis))
-
-
-def rows_of(x: relax.Expr) -> tuple[tvm.ir.Expr, tvm.ir.Expr]:
-    """Batch and length of x [batch, length, ...]."""
-    batch, length, *_ = x.ty.shape.values
-    return batch, length
 
 
 def project(c: T5Config, m: ModelBuilder, x: relax.Expr, name: str) -> relax.Var:

@@ -161,3 +161,9 @@ class ModelBuilder:
         mod = self._bb.get()
         mod["main"] = mod["main"].with_attrs({"num_input": len(self.inputs), "halo.params": list(self._weight_vars)})
         return mod, tuple(outputs)
+
+
+def rows_of(x: relax.Expr) -> tuple[tvm.ir.Expr, tvm.ir.Expr]:
+    """Batch and length of x [batch, length, ...]."""
+    batch, length, *_ = x.ty.shape.values
+    return batch, length

@@ -17,7 +17,7 @@ from ..imported import InputSpec
 from . import _t5
 from ._definition import Family, Interface
 from ._t5 import T5Config
-from .builder import ModelBuilder
+from .builder import ModelBuilder, rows_of
 
 
 def interface(config: T5Config) -> Interface:
@@ -36,7 +36,7 @@ def define(c: T5Config, m: ModelBuilder) -> Mapping[str, relax.Expr]:
 def encode(c: T5Config, m: ModelBuilder) -> relax.Var:
     """The states [batch, length, hidden] of the inputs `input_ids` and `attention_mask`."""
     ids = m.inputs["input_ids"]
-    length = _t5.rows_of(ids)[1]
+    length = rows_of(ids)[1]
     m.layer = "shared"
     x = m.op("embedding", ids, _t5.table_of(c, m), layout="nk", n=c.vocabulary)
     bias = _t5.position_bias(c, m, "encoder", _t5.positions(m, 0, length, axis=1), length, both_ways=True)

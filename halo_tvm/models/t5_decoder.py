@@ -23,7 +23,7 @@ from ..imported import InputSpec
 from . import _t5
 from ._definition import Family, Interface
 from ._t5 import T5Config
-from .builder import ModelBuilder
+from .builder import ModelBuilder, rows_of
 
 
 def interface(config: T5Config) -> Interface:
@@ -54,7 +54,7 @@ def cross_inputs(c: T5Config, batch: int | str) -> list[InputSpec]:
 
 
 def define(c: T5Config, m: ModelBuilder) -> Mapping[str, relax.Expr]:
-    tokens = _t5.rows_of(m.inputs["input_ids"])[1]
+    tokens = rows_of(m.inputs["input_ids"])[1]
     keys = m.dim("past") + tokens
     state: dict[str, relax.Expr] = {}
 

@@ -23,7 +23,7 @@ from ..relay_ops.parts.kept_rows import kept_columns
 from . import _t5, t5, t5_cross, t5_decoder
 from ._definition import Entry, Family, Interface
 from ._t5 import T5Config
-from .builder import ModelBuilder
+from .builder import ModelBuilder, rows_of
 
 _ANSWER = 2048  # tokens that the caches have room for at most; positions have no end in T5
 
@@ -43,7 +43,7 @@ def define(c: T5Config, m: ModelBuilder) -> Mapping[str, relax.Expr]:
     states = t5.encode(c, m)
     cross = t5_cross.cross(c, m, states)
     ids = m.inputs["decoder_input_ids"]
-    tokens = _t5.rows_of(ids)[1]
+    tokens = rows_of(ids)[1]
 
     def attended(x: relax.Var, normed: relax.Var, i: int, name: str, bias: relax.Var) -> relax.Var:
         args = [*(_t5.project(c, m, normed, f"{name}.{part}") for part in "qkv"), bias]

@@ -10,12 +10,12 @@ TVM's own lowerings call its library of extras or Python, which a deployed artif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import tvm
 from tvm import relax, te, tirx
 
-from ..dimensions import is_one
+from ..dimensions import is_one, product
 from ..heaps import first_places
 from ._radix_sort import places_in_order
 from ._sizes import one_name_each
@@ -65,7 +65,7 @@ def _order(
     if axis != rank - 1:
         x = bb.emit(relax.op.permute_dims(x, [*range(axis), *range(axis + 1, rank), axis]))
     *lead, n = x.ty.shape.values
-    rows = _product(lead)
+    rows = product(lead)
     if k < 1 or (isinstance(n, tirx.IntImm) and k >= int(n)):
         k = n
     x = bb.emit(relax.op.reshape(x, [rows, n]))
@@ -118,7 +118,7 @@ def _along(bb: relax.BlockBuilder, call: relax.Call, axis: int) -> tuple[relax.E
 def _nonzero(bb: relax.BlockBuilder, call: relax.Call, _argsort: Argsort) -> relax.Expr:
     x = call.args[0]
     dims = list(x.ty.shape.values)
-    flat = bb.emit(relax.op.reshape(x, [_product(dims)]))
+    flat = bb.emit(relax.op.reshape(x, [product(dims)]))
     dtype = str(x.ty.dtype)
     count = bb.add_func(nonzero_count_kernel(dtype), "nonzero_count")
     k = _size(bb, bb.emit(relax.op.call_tir(count, [flat], relax.TensorType([1], "int64"))))
@@ -131,7 +131,7 @@ def _nonzero(bb: relax.BlockBuilder, call: relax.Call, _argsort: Argsort) -> rel
         def one(axis: tirx.Var, j: tirx.Var) -> tvm.ir.Expr:
             value = tirx.const(0, "int64")
             for number in range(len(shape)):
-                here = tirx.floormod(tirx.floordiv(at[j], _product(shape[number + 1 :])), tirx.max(shape[number], 1))
+                here = tirx.floormod(tirx.floordiv(at[j], product(shape[number + 1 :])), tirx.max(shape[number], 1))
                 value = tirx.if_then_else(axis == number, here, value)
             return value
 
@@ -145,12 +145,12 @@ def _unique(bb: relax.BlockBuilder, call: relax.Call, argsort: Argsort) -> relax
     axis = call.args[5] if len(call.args) > 5 else None
     axis = None if axis is None or not isinstance(axis, tirx.IntImm) else int(axis) % x.ty.ndim
     if axis is None:
-        x, axis = bb.emit(relax.op.reshape(x, [_product(x.ty.shape.values)])), 0
+        x, axis = bb.emit(relax.op.reshape(x, [product(x.ty.shape.values)])), 0
     rank = x.ty.ndim
     front = x if axis == 0 else bb.emit(relax.op.permute_dims(x, [axis, *(i for i in range(rank) if i != axis)]))
     n, *rest = front.ty.shape.values
     dtype = str(x.ty.dtype)
-    width = _product(rest)
+    width = product(rest)
     rows = bb.emit(relax.op.reshape(front, [1, n, width]))
     if is_one(width):
         order = argsort(bb, bb.emit(relax.op.reshape(rows, [1, n])), False)
@@ -175,13 +175,6 @@ def _size(bb: relax.BlockBuilder, count: relax.Expr) -> tirx.Var:
     k = tirx.Var("k", "int64")
     bb.match_cast(bb.emit(relax.op.tensor_to_shape(count)), relax.ShapeType([k]))
     return k
-
-
-def _product(dims: Sequence[tvm.ir.Expr]) -> tvm.ir.Expr:
-    product: tvm.ir.Expr = tirx.IntImm("int64", 1)
-    for dim in dims:
-        product = product * dim
-    return tvm.sym.Analyzer().simplify(product)
 
 
 def _cast(x: relax.Expr, dtype: object) -> relax.Expr:

@@ -16,11 +16,10 @@ from __future__ import annotations
 from contextlib import suppress
 
 import tvm
-import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.sym import Analyzer
 
-from ..tir_schedules.blocks import Block, blocks, is_scheduled, length, loads
+from ..tir_schedules.blocks import Block, blocks, calls, is_scheduled, length, loads
 
 _LONGEST = 100  # expressions that one value is made of, with all that is written into it
 
@@ -62,7 +61,7 @@ def _small(func: tirx.PrimFunc) -> list[str]:
             and all(any(s.same_as(k) for k in known) for s in sources)
             and readers
             and (all(_wider(reader, block) for reader in readers) or _in_front(readers, behind))
-            and not _calls(block.store.value)
+            and not calls(block.store.value)
             and written <= _LONGEST
         ):
             made[target] = written
@@ -82,13 +81,6 @@ def _in_front(readers: list[Block], behind: list[Block]) -> bool:
 
 def _rank(block: Block) -> int:
     return sum(not Analyzer().can_prove_equal(extent, 1) for extent in block.extents)
-
-
-def _calls(value: ir.Expr) -> bool:
-    """Whether `value` calls a function: a root, an exponential, rounding."""
-    found: list[ir.Call] = []
-    tvm_ffi.structural_walk(value, (ir.Call, found.append), order="post")
-    return bool(found)
 
 
 def _inlined(func: tirx.PrimFunc, names: list[str]) -> tirx.PrimFunc:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import tvm
 from tvm import ir, relax
 
+from ..dimensions import product
 from ..tir_schedules.blocks import is_const
 
 # axes of the one shape -> axes of the other that hold the same elements
@@ -84,7 +85,7 @@ def parts_of(old: Sequence[ir.Expr], new: Sequence[ir.Expr]) -> Parts | None:
                 for a, b in sizes
                 if i + a <= len(old)
                 and j + b <= len(new)
-                and analyzer.can_prove_equal(_product(old[i : i + a]), _product(new[j : j + b]))
+                and analyzer.can_prove_equal(product(old[i : i + a]), product(new[j : j + b]))
             ),
             None,
         )
@@ -93,10 +94,3 @@ def parts_of(old: Sequence[ir.Expr], new: Sequence[ir.Expr]) -> Parts | None:
         found.append((range(i, i + fits[0]), range(j, j + fits[1])))
         i, j = i + fits[0], j + fits[1]
     return found if i == len(old) and j == len(new) else None
-
-
-def _product(dims: Sequence[ir.Expr]) -> ir.Expr:
-    out = dims[0]
-    for dim in dims[1:]:
-        out = out * dim
-    return out

@@ -112,10 +112,10 @@ class _Row:
         r, n, keys, before = self.r, self.n, self.keys, self.sides
         found = _local(1)
         with T.serial(0, n) as i:
-            before[r, 0, i] = _int32(0)
+            before[r, 0, i] = tirx.const(0, "int32")
         with T.serial(0, n) as j:
             rest = n - 1 - j
-            found[0] = _int32(0)
+            found[0] = tirx.const(0, "int32")
             with T.serial(0, rest) as i:  # LLVM makes vectors of it
                 is_first = (keys[r, j] <= keys[r, j + 1 + i]).astype("int32")
                 before[r, 0, j + 1 + i] = before[r, 0, j + 1 + i] + is_first
@@ -130,13 +130,13 @@ class _Row:
         digits = self.bits // _DIGIT
         counts, side = _local(digits, 1 << _DIGIT), _local(1)
         with T.serial(0, digits) as d, T.serial(0, 1 << _DIGIT) as value:
-            counts[d, value] = _int32(0)
+            counts[d, value] = tirx.const(0, "int32")
         with T.serial(0, n) as i:
             sides[r, 0, i] = i.astype("int32")
             for d in range(digits):
                 digit = self._digit(i, d)
                 counts[d, digit] = counts[d, digit] + 1
-        side[0] = _int32(0)
+        side[0] = tirx.const(0, "int32")
         for d in range(digits):
             with T.If(counts[d, self._digit(0, d)].astype("int64") < n), T.Then():
                 self._pass(d, counts, side)
@@ -145,7 +145,7 @@ class _Row:
 
     def _pass(self, d: int, counts: T.buffer_proxy, side: T.buffer_proxy) -> None:
         begin, size, place, digit = (_local(1) for _ in range(4))
-        begin[0] = _int32(0)
+        begin[0] = tirx.const(0, "int32")
         with T.serial(0, 1 << _DIGIT) as value:
             size[0] = counts[d, value]
             counts[d, value] = begin[0]
@@ -167,7 +167,3 @@ class _Row:
 
 def _local(*shape: int, dtype: str = "int32") -> T.buffer_proxy:
     return T.buffer_proxy(T.alloc_buffer(shape, dtype, scope="local"))
-
-
-def _int32(value: int) -> ir.Expr:
-    return tirx.const(value, "int32")

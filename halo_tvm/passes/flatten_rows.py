@@ -13,13 +13,12 @@ matrices except inside attention, and every kernel sees one symbolic row count.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tvm
 from tvm import relax
 
-from ..dimensions import integers_of
+from ..dimensions import integers_of, product
 from ..relay_ops.operator import number_of, operator_of, same_dimension, same_places, same_shape
 from ._pointwise import BINARY, BYTES, UNARY, operands_of, pointwise_of
 from ._rewrite import BlockMutator
@@ -131,7 +130,7 @@ class _Flattener(BlockMutator):
         if x not in self.made:
             *lead, width = x.ty.shape.values
             made = self._of_bytes(x)
-            self.made[x] = self.builder_.emit(relax.op.reshape(x, [_product(lead), width]) if made is None else made)
+            self.made[x] = self.builder_.emit(relax.op.reshape(x, [product(lead), width]) if made is None else made)
         return self.made[x]
 
     def _of_bytes(self, x: relax.Expr) -> relax.Call | None:
@@ -160,10 +159,3 @@ def _towards_rows(func: relax.Function) -> set[relax.Var]:
         if rows or binding.var in found and op_name(call) in UNARY | BINARY:
             found.update(arg for arg in call.args if isinstance(arg, relax.Var))
     return found
-
-
-def _product(dims: Sequence[tvm.ir.Expr]) -> tvm.ir.Expr:
-    product = dims[0]
-    for dim in dims[1:]:
-        product = product * dim
-    return tvm.sym.Analyzer().simplify(product)

@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 
 from ..errors import UnknownName, UsageError
-from ..params import ParamTable, Shared
+from ..params import Names, ParamTable, Shared
 from ..relay_ops import OPERATORS
 from ..relay_ops.operator import op_name, same_places
 from ..targets import Target
@@ -43,6 +43,7 @@ class Overrides:
         for name in self.passes:
             if name not in PASSES:
                 raise UnknownName("pass", name, PASSES, "(in halo.toml)")
+            with_options(PASSES[name], self.passes[name])  # a mistake is one at every precision and level
         for name in self.operators:
             scheduled = [n for n, operator in OPERATORS.items() if not operator.semantic]
             if name not in scheduled:
@@ -78,6 +79,7 @@ class Context:
     precision: str = "fp32"  # one of config.PRECISIONS
     shared: Shared = Shared()  # with other functions over the same weights
     rung: Rung | None = None  # of the precision's schemes; None: the usual one
+    elsewhere: Names = Names()  # in other functions of the model: what globs name there, they need not name here
 
 
 class Pass:

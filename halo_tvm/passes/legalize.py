@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import tvm
-from tvm import relax, te
+import tvm_ffi
+from tvm import relax, te, tirx
 
 from ..errors import UsageError
 from ..relay_ops.operator import OVERRIDE, attrs_of, operator_of
@@ -60,13 +61,28 @@ class Legalize(Pass):
         mod = lower_data_dependent(lower_in_order(mod), gpu=gpu)
         with context.target.tvm:
             mod = relax.backend.DispatchSortScan()(mod)
-        mod = relax.transform.LegalizeOps(own)(mod)
+        mod = _without_scopes(relax.transform.LegalizeOps(own)(mod))
         functions = sum(isinstance(f, tvm.tirx.PrimFunc) for f in mod.functions.values())
         return mod, {"functions": functions, "overridden": overridden}
 
 
+def _without_scopes(mod: tvm.IRModule) -> tvm.IRModule:
+    """TVM's lowerings of scatters call their parts scopes, which mean nothing and of which its code generator warns."""
+    for gvar, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            body = tvm_ffi.structural_map(func.body, (tirx.AttrStmt, _inside), order="post")
+            if not body.same_as(func.body):
+                mod[gvar] = func.with_body(body)
+    return mod
+
+
+def _inside(statement: tirx.AttrStmt) -> tirx.Stmt:
+    return statement.body if statement.attr_key == "pragma_scope" else statement
+
+
 def _check_layers(context: Context, layers: set[str]) -> None:
-    """A pattern that names no layer is a typing error, not a wish for nothing."""
+    """A pattern that names no layer of the model is a typing error, not a wish for nothing."""
+    layers = layers | context.elsewhere.layers
     used = {pattern for layer in layers for pattern in context.overrides.matching(layer)}
     for pattern in context.overrides.layers:
         if pattern not in used:

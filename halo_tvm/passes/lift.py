@@ -76,7 +76,7 @@ def apply_lift(mod: tvm.IRModule, lift: Lift, rejected: list[dict[str, str]]) ->
     roots = _roots(lift.pattern)
     if roots is not None and not any(op_name(b.value) in roots for b in bindings_of(func)):
         return mod, 0
-    values = {b.var: b.value for block in func.body.blocks for b in block.bindings if isinstance(b, relax.VarBinding)}
+    values = {b.var: b.value for b in bindings_of(func)}
     variables = {value: var for var, value in values.items()}
     weights = frozenset(func.params[num_inputs(func) :])
     users, inputs = users_of(func), _inputs(func)

@@ -109,6 +109,18 @@ class Pipeline:
         """Whether a step of the build phase runs."""
         return any(step.name == name and self.runs(step) for step in BUILD)
 
+    def why_not(self, name: str, precision: str) -> str | None:
+        """Why no pass `name` runs at `precision`, and what makes it run; None where it does."""
+        steps = [step for step in (*LIFT, *OPTIMISE) if step.name == name]
+        served = [precision for step in steps for precision in step.precisions]
+        if served and precision not in served:
+            return f"the pass computes in {' or '.join(served)}, which --precision chooses, and this is {precision}"
+        if name in self.enabled or any(self.runs(step) for step in steps):
+            return None
+        if name in self.disabled:
+            return f"--disable {name} leaves it out"
+        return f"the pass runs with --enable {name}"
+
     def makes(self, precision: str) -> bool:
         """Whether the step that `precision` needs runs."""
         needed = _NEEDED.get(precision)

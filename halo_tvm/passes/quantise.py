@@ -31,7 +31,8 @@ Options (halo.toml, [passes.quantise])
     tied_embedding = "fp32"          the embedding keeps the float32 table, beside the head's int8 weight
 Leaves alone
     weights that are no float32 parameter, whose k is no multiple of 4 (in groups: 32) or too deep for a sum in
-    int32, that are read in two layouts, of routers of experts, or that `skip` names: each with its reason in the report
+    int32, that are read in two layouts, of routers of experts, that `skip` names, and those of products that are no
+    linears by one parameter: each with its reason in the report
 No data moves here: `ParamRecipe`s say how the integers, scales and corrections are made.
 """
 
@@ -50,6 +51,7 @@ from ..relay_ops.operator import attrs_of, op_name, operator_of
 from ..weight_groups import GROUPS
 from ._rewrite import BlockMutator
 from ._schemes import Scheme, Weight, scheme_of, stored_scheme, weight_of
+from ._unserved import unserved
 from .graph_pass import Context, Pass, Report, bindings
 from .scheme_ladder import Rung, usual
 from .weights import WeightEditor
@@ -96,11 +98,10 @@ class Quantise(Pass):
         func = mod["main"]
         editor = WeightEditor(func, context.params)
         linears = [b.value for b in bindings(func) if _is(b.value, "linear")]
-        self._check_globs(linears, editor)
+        self._check_globs(linears, editor, context.elsewhere.all)
         formats: dict[str, int] = {}
         methods: dict[str, int] = {}
-        computed = [call for call in linears if editor.name(call.args[1]) is None]
-        kept = {str(attrs_of(call).get("layer") or call.args[1]): "its weight is computed" for call in computed}
+        kept = unserved(func, editor)
         weights: dict[str, Weight] = {}
         appends = context.shared.appends or any(_is(b.value, name) for b in bindings(func) for name in _APPENDS)
         head = context.shared.head or _head(func, linears, editor)
@@ -165,12 +166,12 @@ class Quantise(Pass):
         k, n = params.shape(name) if layout == "kn" else params.shape(name)[::-1]
         return weight_of(name, layout, k, n, scheme, editor, context.target, search=self.method == "search")
 
-    def _check_globs(self, linears: list[relax.Call], editor: WeightEditor) -> None:
-        """A glob that names nothing is a typing error, not a wish for nothing."""
+    def _check_globs(self, linears: list[relax.Call], editor: WeightEditor, elsewhere: frozenset[str]) -> None:
+        """A glob that names nothing in any function is a typing error, not a wish for nothing."""
         named = [*(("skip", glob) for glob in self.skip), *(("mixed", text.rpartition("=")[0]) for text in self.mixed)]
         for option, glob in named:
-            if not any(_named(glob, call, editor) for call in linears):
-                known = sorted({source for call in linears for source in _names(call, editor)})
+            known = sorted({source for call in linears for source in _names(call, editor)} | elsewhere)
+            if not any(fnmatchcase(name, glob) for name in known):
                 raise UsageError(
                     f"expected a linear's weight or layer for {option} = {glob!r}, found none: "
                     f"the names are {', '.join(known[:6]) or 'none'}{', ...' if len(known) > 6 else ''}; "

@@ -11,9 +11,11 @@ from collections.abc import Sequence
 import tvm
 from tvm import relax
 
-from ..params import ParamRecipe, ParamTable
-from ..relay_ops.operator import operator_of
+from ..params import Names, ParamRecipe, ParamTable
+from ..relay_ops.operator import attrs_of, op_name, operator_of
 from .graph_pass import bindings, replace_main
+
+_TABLES = ("relax.halo.embedding", "relax.take")  # read rows of a matrix and multiply by none
 
 
 def param_names(func: relax.Function) -> list[str]:
@@ -37,6 +39,21 @@ def head_of(func: relax.Function) -> str | None:
     names = dict(zip(list(func.params)[num_inputs(func) :], param_names(func)))
     linears = [b.value for b in bindings(func) if (op := operator_of(b.value)) is not None and op.name == "linear"]
     return names.get(linears[-1].args[1]) if linears else None
+
+
+def names_in(func: relax.Function, params: ParamTable) -> Names:
+    """What globs may name in a `main` that no pass has seen: what more than embeddings read may be of a linear."""
+    tensors = dict(zip(list(func.params)[num_inputs(func) :], param_names(func)))
+    layers, weights = set(), set()
+    for binding in bindings(func):
+        call = binding.value
+        if not isinstance(call, relax.Call):
+            continue
+        if operator_of(call) is not None and (layer := attrs_of(call).get("layer")) is not None:
+            layers.add(str(layer))
+        if op_name(call) not in _TABLES:
+            weights |= {tensors[arg] for arg in call.args if isinstance(arg, relax.Var) and arg in tensors}
+    return Names(frozenset(layers), frozenset(name for name in weights if len(params.shape(name)) > 1))
 
 
 class WeightEditor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from ..differences import differences
-from ..errors import PeerFailed
 from ..report.schema import Accuracy, EngineResult
+from ._running import Running, check_installed
 from .client import Peer
 from .load_meter import LoadMeter
 from .messages import without_folders
@@ -38,21 +38,16 @@ class Contestant:
     known: Mapping[str, Accuracy] = field(default_factory=dict)
 
 
-@dataclass
-class _Running:
+@dataclass(kw_only=True)
+class _Running(Running):
     """A started engine and what it has given so far."""
 
     contestant: Contestant
-    peer: Peer | None = None
-    version: str = ""
-    note: str = ""
     run_s: float = 0.0
     load_s: float | None = None
     samples: list[float] = field(default_factory=list)
     peak_rss_mib: float | None = None
     accuracy: Accuracy | None = None
-    failure: str | None = None
-    missing: bool = False
 
 
 def take_turns(
@@ -67,19 +62,19 @@ def take_turns(
     The first contestant is ours: its failure is raised. A peer that fails is reported and the others go on.
     """
     with ExitStack() as stack:
-        running = [_start(contestant, stack) for contestant in contestants]
-        _check(running)
+        running = [_start(contestant, stack, ours=index == 0) for index, contestant in enumerate(contestants)]
+        check_installed(running[1:])
         ours_ms = min(running[0].peer.ask("time", runs=2, pause_s=PAUSE_S)["milliseconds"])
         runs = runs_per_turn(ours_ms)
         meter = LoadMeter()
         for index in range(rounds):
             for engine in in_turn(running, index):
                 slow = engine.run_s > max(SLOW_S, SLOW_RATIO * ours_ms / 1e3)
-                _guard(engine, lambda e=engine, s=slow: e.samples.append(_turn(e.peer, 1 if s else runs, warm=not s)))
+                engine.attempt(lambda e=engine, s=slow: e.samples.append(_turn(e.peer, 1 if s else runs, warm=not s)))
         other = meter.other_cores()
         for engine in running:
-            _guard(engine, lambda e=engine: _finish(e, reference, directory))
-        _check(running)
+            engine.attempt(lambda e=engine: _finish(e, reference, directory))
+        check_installed(running[1:])
     return [_engine_result(engine) for engine in running], runs, other
 
 
@@ -88,30 +83,15 @@ def runs_per_turn(run_ms: float) -> int:
     return 1 if run_ms > SLOW_S * 1e3 else max(LEAST_RUNS, min(MOST_RUNS, round(TURN_MS / run_ms)))
 
 
-def _start(contestant: Contestant, stack: ExitStack) -> _Running:
-    engine = _Running(contestant, failure=contestant.failure, missing=contestant.missing)
-    if contestant.request is not None:
-        engine.peer = stack.enter_context(Peer(contestant.name, contestant.command))
+def _start(contestant: Contestant, stack: ExitStack, *, ours: bool) -> _Running:
+    engine = _Running(contestant=contestant, ours=ours, failure=contestant.failure, missing=contestant.missing)
 
-        def load() -> None:
-            reply = engine.peer.ask("load", request=contestant.request.to_json())
-            engine.version, engine.note = str(reply["version"]), str(reply["note"])
-            engine.load_s, engine.run_s = float(reply["load_s"]), float(reply["run_s"])
+    def load() -> None:
+        reply = engine.load(stack, contestant.name, contestant.command, contestant.request)
+        engine.load_s, engine.run_s = float(reply["load_s"]), float(reply["run_s"])
 
-        _guard(engine, load)
+    engine.attempt(load)
     return engine
-
-
-def _guard(engine: _Running, step: Callable[[], None]) -> None:
-    """Run one step of an engine that has not failed; a failure ends its part, its samples are void."""
-    if engine.failure is not None:
-        return
-    try:
-        step()
-    except PeerFailed as error:
-        engine.failure, engine.missing = str(error), error.missing
-        engine.samples.clear()
-        engine.peer.close()
 
 
 def _turn(peer: Peer, runs: int, *, warm: bool) -> float:
@@ -141,14 +121,6 @@ def accuracy(
             same = output is not None and output.shape == value.shape
             absolute.append(float(differences(output, value).max(initial=0.0)) if same else float("inf"))
     return Accuracy(len(expected), max(absolute), max(relative))
-
-
-def _check(running: Sequence[_Running]) -> None:
-    ours, *peers = running
-    if ours.failure is not None:
-        raise PeerFailed(ours.failure)
-    if peers and all(peer.missing for peer in peers):
-        raise PeerFailed("; ".join(str(peer.failure) for peer in peers), missing=True)
 
 
 def _engine_result(engine: _Running) -> EngineResult:

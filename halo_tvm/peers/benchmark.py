@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..array_files import write_npz
-from ..artifact import FunctionSpec, read_manifest, read_reference
+from ..artifact import FunctionSpec, is_computed, read_manifest, read_reference
 from ..config import BenchConfig, parse_sizes
 from ..errors import HaloError, MissingPackage, PeerFailed, UnknownName, UnsupportedModel, UsageError
 from ..report.host import describe_host
@@ -83,6 +83,7 @@ def timed_inputs(
     commas. A dimension it does not give takes its `typical` size."""
     by_name = {tensor.name: tensor for tensor in spec.inputs}
     sizes: dict[str, int] = {}
+    asked: dict[str, tuple[int, ...]] = {}
     rest = []
     for part in filter(None, (p.strip() for p in (shape or "").split(","))):
         name, _, dims = part.partition("=")
@@ -95,7 +96,8 @@ def timed_inputs(
         ):
             text = "x".join(map(str, declared))
             raise UsageError(f"expected a shape like {text} for input {name}, found {dims}: correct --shape")
-        sizes.update({d: n for d, n in zip(declared, given, strict=True) if isinstance(d, str)})
+        sizes.update({d: n for d, n in zip(declared, given, strict=True) if isinstance(d, str) and not is_computed(d)})
+        asked[name] = tuple(given)
     sizes.update(parse_sizes(",".join(rest)))
     for dim, size in sizes.items():
         low, high = spec.ranges.get(dim, (size, size))
@@ -103,7 +105,15 @@ def timed_inputs(
             raise UsageError(
                 f"expected {dim} from {low} to {high}, found {size}: correct --shape, or compile for larger sizes"
             )
-    return generate_inputs(spec, sizes={**(typical or {}), **sizes}, seed=seed)
+    inputs = generate_inputs(spec, sizes={**(typical or {}), **sizes}, seed=seed)
+    for name, given in asked.items():
+        if inputs[name].shape != given:  # a size that is computed of others
+            declared, text = by_name[name].shape, "x".join(map(str, inputs[name].shape))
+            raise UsageError(
+                f"expected {text} for input {name}, whose sizes {', '.join(filter(is_computed, map(str, declared)))} "
+                f"follow from others, found {'x'.join(map(str, given))}: correct --shape"
+            )
+    return inputs
 
 
 def _is_artifact(name: str) -> bool:

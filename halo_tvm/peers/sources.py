@@ -62,11 +62,11 @@ class PeerModels:
         if form.removesuffix("-plain") == "onnx" and self._source.get("kind") == "onnx":
             return self._given(Path(str(self._reference)))
         write, name = {
-            "onnx": (self._onnx, "model.onnx"),
-            "onnx-plain": (self._onnx_plain, "model.onnx"),
-            "onnx-int8": (self._onnx_int8, "model.onnx"),
-            "onnx-plain-int8": (self._onnx_plain_int8, "model.onnx"),
-            "openvino-int8": (self._openvino_int8, "model.xml"),
+            "onnx": (lambda file: self._onnx(file, fused=True), "model.onnx"),
+            "onnx-plain": (lambda file: self._onnx(file, fused=False), "model.onnx"),
+            "onnx-int8": (lambda file: write_int8(form, self.path("onnx"), file), "model.onnx"),
+            "onnx-plain-int8": (lambda file: write_int8(form, self.path("onnx-plain"), file), "model.onnx"),
+            "openvino-int8": (lambda file: write_int8(form, self.path("onnx-plain"), file), "model.xml"),
             "openvino-int8-static": (self._openvino_int8_static, "model.xml"),
             "weights": (self._weights, ""),
         }[form]
@@ -95,24 +95,10 @@ class PeerModels:
             shutil.rmtree(temporary, ignore_errors=True)
         return folder / name
 
-    def _onnx(self, path: Path) -> None:
+    def _onnx(self, path: Path, *, fused: bool) -> None:
         from ..exporters.onnx import export_onnx
 
-        export_onnx(self._model(), path, fused=True)
-
-    def _onnx_plain(self, path: Path) -> None:
-        from ..exporters.onnx import export_onnx
-
-        export_onnx(self._model(), path, fused=False)
-
-    def _onnx_int8(self, path: Path) -> None:
-        write_int8("onnx-int8", self.path("onnx"), path)
-
-    def _onnx_plain_int8(self, path: Path) -> None:
-        write_int8("onnx-plain-int8", self.path("onnx-plain"), path)
-
-    def _openvino_int8(self, path: Path) -> None:
-        write_int8("openvino-int8", self.path("onnx-plain"), path)
+        export_onnx(self._model(), path, fused=fused)
 
     def _openvino_int8_static(self, path: Path) -> None:
         from ..reference import random_inputs

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 
 from ..artifact import Manifest, read_manifest, read_params_header
 from ..config import BenchConfig
-from ..errors import PeerFailed, UnknownName
+from ..errors import UnknownName
 from ..phase_reports import Reports, read
 from ..report.host import describe_host
 from ..report.parts import TokenPeer, TokenSpeed
@@ -28,6 +28,7 @@ from ..report.schema import TokensResult
 from ..runtime.host import resolve_threads
 from ..runtime.language import LanguageModel
 from ..targets import usable_cpus
+from ._running import Running, check_installed
 from .client import Peer, engine_command
 from .load_meter import LoadMeter
 from .messages import without_folders
@@ -36,7 +37,6 @@ from .protocol import LoadRequest
 from .sources import cache_key, check_reference
 from .speakers import SPEAKERS, Speaking, speaker_of
 
-_OURS = "halo_tvm"
 _READS = 3  # a read is repeated so often: one alone pays for waking the threads
 
 
@@ -48,22 +48,12 @@ class _Test:
     threads: int
 
 
-@dataclass
-class _Running:
+@dataclass(kw_only=True)
+class _Running(Running):
     """An engine, its process for the present number of threads, and its seconds by test."""
 
     speaking: Speaking
-    process: Peer | None = None
-    version: str = ""
-    note: str = ""
-    failure: str | None = None
-    missing: bool = False
     seconds: list[list[float]] = field(default_factory=list)
-
-    @property
-    def peer(self) -> Peer:
-        assert self.process is not None, "an engine that has failed is not asked"
-        return self.process
 
 
 def token_speeds(config: BenchConfig) -> TokensResult:
@@ -86,13 +76,13 @@ def token_speeds(config: BenchConfig) -> TokensResult:
     with tempfile.TemporaryDirectory(prefix="halo-bench-") as scratch:
         folder = Path(config.cache) / cache_key(manifest.source) if config.cache and config.vs else Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        ours = _Running(Speaking(_OURS, "speaking", manifest.precision, Path(config.artifact)))
-        others = dict.fromkeys(config.vs)
-        peers = [
-            _Running(speaker_of(name, manifest.source, manifest.precision, config.reference, folder)) for name in others
-        ]
-        for peer in peers:
-            peer.failure = peer.speaking.failure
+        speaking = Speaking("halo_tvm", "speaking", manifest.precision, Path(config.artifact))
+        ours = _Running(speaking=speaking, ours=True)
+        others = (
+            speaker_of(name, manifest.source, manifest.precision, config.reference, folder)
+            for name in dict.fromkeys(config.vs)
+        )
+        peers = [_Running(speaking=other, failure=other.failure) for other in others]
         reads: list[list[float]] = []
         meter = LoadMeter()
         for threads in dict.fromkeys(test.threads for test in tests):
@@ -101,8 +91,7 @@ def token_speeds(config: BenchConfig) -> TokensResult:
             _race([ours, *peers], of_these, sizes, reads, config.repetitions)
         other = meter.other_cores()
         files = [_mib(p.speaking.model) if p.speaking.model else None for p in peers]
-    if peers and all(peer.missing for peer in peers):
-        raise PeerFailed("; ".join(str(peer.failure) for peer in peers), missing=True)
+    check_installed(peers)
     return TokensResult(
         model=manifest.name,
         precision=manifest.precision,
@@ -162,12 +151,12 @@ def _race(
     context = max(len(test.before) + len(test.read) + len(test.say) for test in tests)
     with ExitStack() as stack:
         for each in engines:
-            _start(each, stack, tests[0].threads, context)
+            each.attempt(functools.partial(_start, each, stack, tests[0].threads, context))
         memory = stack.enter_context(Peer("read", engine_command("memory_read")))
         for test, size in zip(tests, step_bytes):
             for each in engines:
                 each.seconds.append([])
-                _guard(each, functools.partial(_begin, each, test))
+                each.attempt(functools.partial(_begin, each, test))
             memory.ask("load", threads=test.threads, size_bytes=int(size))
             found: list[float] = []
             for index in range(-1, rounds):
@@ -176,20 +165,14 @@ def _race(
                         seconds = memory.ask("read", times=_READS)["seconds"]
                         found += [float(str(seconds))] if index >= 0 else []
                     else:
-                        _guard(engine, functools.partial(_turn, engine, test, counts=index >= 0))
+                        engine.attempt(functools.partial(_turn, engine, test, counts=index >= 0))
             reads.append(found)
 
 
 def _start(engine: _Running, stack: ExitStack, threads: int, context: int) -> None:
-    def load() -> None:
-        assert engine.speaking.model is not None, "an engine without a model has failed"
-        request = LoadRequest(str(engine.speaking.model), threads, "", {"context": context})
-        reply = engine.peer.ask("load", request=request.to_json())
-        engine.version, engine.note = str(reply["version"]), str(reply["note"])
-
-    if engine.failure is None:
-        engine.process = stack.enter_context(Peer(engine.speaking.name, engine_command(engine.speaking.module)))
-        _guard(engine, load)
+    assert engine.speaking.model is not None, "an engine without a model has failed"
+    request = LoadRequest(str(engine.speaking.model), threads, "", {"context": context})
+    engine.load(stack, engine.speaking.name, engine_command(engine.speaking.module), request)
 
 
 def _begin(engine: _Running, test: _Test) -> None:
@@ -200,19 +183,6 @@ def _turn(engine: _Running, test: _Test, *, counts: bool) -> None:
     seconds = engine.peer.ask("speak", read=test.read, say=test.say)["seconds"]
     if counts:
         engine.seconds[-1].append(float(str(seconds)))
-
-
-def _guard(engine: _Running, step: Callable[[], object]) -> None:
-    """Run one step of an engine that has not failed. Ours must not fail; what a peer has measured then is void."""
-    if engine.failure is not None:
-        return
-    try:
-        step()
-    except PeerFailed as error:
-        if engine.speaking.name == _OURS:
-            raise
-        engine.failure, engine.missing = str(error), error.missing
-        engine.peer.close()
 
 
 def _speed(test: _Test, seconds: Sequence[float], read: Sequence[float]) -> TokenSpeed:

@@ -58,7 +58,7 @@ def _lifted(match: Match, down: relax.Call, call: Call) -> relax.Expr:
     if not gated and first.half is not None:
         raise NoMatch("an activation of a part of a linear")
     for projection in projections:
-        _check_private(match, projection.linear, inside)
+        match.require_unread("the hidden layer", projection.linear, inside)
     for var in inside - {match.variables.get(down)}:
         if isinstance(var, relax.Var) and not match.users.get(var, frozenset()) <= inside:
             raise Rejected(f"the hidden layer is used elsewhere too ({var.name}): it would be computed twice")
@@ -129,12 +129,6 @@ def _check_same_places(product: relax.Call) -> None:
     if not all(same_places(factor.ty, product.ty) for factor in product.args):
         left, right = (factor.ty for factor in product.args)
         raise Rejected(f"the gate and what it gates must have the shape of their product, got {left} and {right}")
-
-
-def _check_private(match: Match, linear: relax.Call, inside: set) -> None:
-    var = match.variables.get(linear)
-    if var is not None and not match.users.get(var, frozenset()) <= inside:
-        raise Rejected(f"the hidden layer is used elsewhere too ({var.name}): it would be computed twice")
 
 
 def _build(match: Match, activation: str, down: relax.Call, projections: list[_Projection], call: Call) -> relax.Expr:

@@ -17,7 +17,7 @@ from tvm import ir, relax, tirx
 from ..dimensions import is_one, size_of
 from ..errors import Rejected
 from ._views import NoView, Probe, applied, is_view, probes
-from .operator import Match, number_of, same_dimension
+from .operator import Match, number_of, op_name, same_dimension
 
 _MAPS = ("relax.cos", "relax.sin", "relax.negative")
 _LONGEST = 24
@@ -84,7 +84,7 @@ def _position_axes(operand: relax.Expr, shape: list[ir.Expr]) -> tuple[ir.Expr, 
 def _step(match: Match, expr: relax.Expr) -> tuple[relax.Expr, Callable[[relax.Expr], relax.Expr] | None] | None:
     """What `expr` is a view or a function of, and that function."""
     value = match.value(expr)
-    name = value.op.name if isinstance(value, relax.Call) and isinstance(value.op, ir.Op) else ""
+    name = op_name(value)
     if name in _MAPS:
         return value.args[0], getattr(relax.op, name.removeprefix("relax."))
     if name == "relax.multiply":

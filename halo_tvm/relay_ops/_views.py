@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from tvm import ir, relax
+from tvm import relax
 from tvm.relax.analysis import tir_vars_in_type
 
 from ..dimensions import size_of
+from .operator import op_name
 
 Lookup = Callable[[relax.Expr], relax.Expr]  # a variable -> the value it is bound to; anything else -> itself
 _SIZES = ((3, 5, 7, 11, 13, 17), (2, 7, 3, 5, 19, 11))  # of symbolic dimensions, in the order they are met
@@ -65,7 +66,7 @@ def chain_of(expr: relax.Expr, lookup: Lookup) -> list[relax.Expr]:
     chain = [expr]
     while len(chain) < _LONGEST:
         value = lookup(chain[-1])
-        if not (isinstance(value, relax.Call) and isinstance(value.op, ir.Op) and value.op.name in _VIEWS):
+        if op_name(value) not in _VIEWS:
             break
         if not isinstance(value.args[0].ty.shape, relax.ShapeExpr) or not isinstance(
             chain[-1].ty.shape, relax.ShapeExpr

@@ -186,7 +186,7 @@ def _in_place(types: Sequence[relax.TensorType]) -> tirx.PrimFunc:
                 read += [f"{table}[T.int64(0):T.int64({rows}), T.int64(0):T.int64({half})]" for table in ("cos", "sin")]
             head = scratch(name, texts["capacity"], d, read)
             fill = (f"    {line}" for line in stores("numbers", "float32", "", first, turned))
-            lines = narrow_stores(name, "vn, at, ve", d, [f"for vc in T.serial({part}):", *fill])
+            lines = narrow_stores(name, d, [f"for vc in T.serial({part}):", *fill])
         else:
             lines = stores(name, kept, "vn, at, ve, ", first, turned)
             loops, extents = [*loops, "c"], [*extents, part]

@@ -26,7 +26,7 @@ from tvm import relax, tirx
 
 from ..prim_text import prim_func
 from .operator import attrs_of
-from .parts.kept_state import StateOperator, begun, expect, scan_words
+from .parts.kept_state import StateOperator, begun, expect, scan_shapes, scan_words
 
 _TEXT = """
 @T.prim_func(s_tir=True, private=True)
@@ -82,21 +82,10 @@ class GatedDelta(StateOperator):
 
     @classmethod
     def infer_type(cls, call: relax.Call) -> relax.Type:
-        attrs = attrs_of(call)
-        names = _names(attrs)
-        if attrs.keys() - {"layer", "has_state"} or len(call.args) != len(names):
-            raise ValueError(f"halo.gated_delta: {', '.join(names)} expected, got {len(call.args)} and {attrs}")
-        types = dict(zip(names, (arg.ty for arg in call.args)))
-        for name in ("v", "k"):
-            ty = types[name]
-            if not (isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)) or ty.ndim != 4:
-                raise ValueError(f"halo.gated_delta: {name} must have rank 4 and a known shape, got {ty}: reshape it")
-        b, s, h, p = types["v"].shape.values
-        g, n = types["k"].shape.values[2:]
-        if int(h) % int(g):
-            raise ValueError(f"halo.gated_delta: key heads that divide {int(h)} heads expected, got {int(g)}")
-        shapes = {"v": (b, s, h, p), "state": (b, h, n, p), "lengths": (b,), "k": (b, s, g, n), "q": (b, s, g, n)}
-        expect(cls.name, names, call, {**shapes, "falls": (b, s, h), "beta": (b, s, h)})
+        names = _names(attrs_of(call))
+        shapes = scan_shapes(cls.name, names, call, values="v", keys="k")
+        of_head = shapes["v"][:3]
+        expect(cls.name, names, call, {**shapes, "q": shapes["k"], "falls": of_head, "beta": of_head})
         return cls.result(call)
 
     @classmethod

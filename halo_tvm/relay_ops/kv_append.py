@@ -163,7 +163,7 @@ def _in_place(cache: relax.TensorType, new: relax.TensorType) -> tirx.PrimFunc:
     stores, reads = "", (f"lengths[vn], new[vn, vi, ve, T.int64(0):{texts['d']}]",)
     if int8:
         fill = [f"for c in T.serial({texts['d']}):", "    numbers[c] = new[vn, vi, ve, c]"]
-        stores = within(texts["capacity"], narrow_stores("cache", "vn, at, ve", int(row), fill), 12)
+        stores = within(texts["capacity"], narrow_stores("cache", int(row), fill), 12)
     text = (_TEXT_INT8 if int8 else _TEXT).format(
         variables="; ".join(variables) or "pass",
         dtype=cache.dtype,

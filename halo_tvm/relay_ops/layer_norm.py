@@ -35,12 +35,15 @@ from tvm.relax.dpl import DFPattern, is_const, is_op, wildcard
 from ..errors import Rejected
 from .operator import Lift, Operator, f32, required_number
 from .parts.norm import (
+    by_root,
     check_residual,
     check_vectors,
     mean_of,
     require,
+    require_last,
     require_last_axis,
     require_square,
+    scale_of,
     square_of,
     why_no_vector,
     with_residual,
@@ -77,11 +80,7 @@ class LayerNorm(Operator):
             return te.sum(difference * difference, axis=r)
 
         squares = te.compute(x.shape[:-1], squared_difference, name="squares")
-        scale = te.compute(
-            x.shape[:-1],
-            lambda *i: tirx.const(1.0, "float32") / te.sqrt(squares[i] / count + tirx.const(float(eps), "float32")),
-            name="scale",
-        )
+        scale = scale_of(squares, count, eps)
         return te.compute(
             x.shape,
             lambda *i: ((f32(x[i]) - mean[i[:-1]]) * scale[i[:-1]] * weight[i[-1]] + bias[i[-1]]).astype(dtype),
@@ -117,10 +116,8 @@ def _whole() -> tuple[Lift, ...]:
     pattern = is_op("relax.nn.layer_norm")(x, weight, bias)
 
     def build(m: Mapping[DFPattern, relax.Expr]) -> relax.Expr:
-        attrs, rank = m[pattern].attrs, m[x].ty.ndim
-        axes = [int(a) % rank for a in attrs.axes]
-        if axes != [rank - 1]:
-            raise Rejected(f"normalisation must be over the last axis, got axes {axes} of rank {rank}")
+        attrs = m[pattern].attrs
+        require_last("normalisation", attrs.axes, m[x].ty.ndim)
         if not (attrs.center and attrs.scale):
             raise Rejected(f"both center and scale are needed, got center={attrs.center}, scale={attrs.scale}")
         return _checked(m[x], m[weight], m[bias], float(attrs.epsilon))
@@ -130,28 +127,21 @@ def _whole() -> tuple[Lift, ...]:
 
 def _decomposed() -> tuple[Lift, ...]:
     """(c / sqrt(v + eps)) and (c * rsqrt(v + eps)), each times weight plus bias."""
-    lifts = []
-    for name in ("sqrt_div", "rsqrt_mul"):
-        x, weight, bias, eps, exponent = wildcard(), wildcard(), wildcard(), is_const(), is_const()
-        mean = mean_of(x)
-        centred = is_op("relax.subtract")(x, mean)
-        variance = mean_of(square_of(centred, exponent))
-        shifted = is_op("relax.add")(variance, eps)
-        if name == "sqrt_div":
-            normal = is_op("relax.divide")(centred, is_op("relax.sqrt")(shifted))
-        else:
-            normal = is_op("relax.multiply")(centred, is_op("relax.rsqrt")(shifted))
-        weighted = is_op("relax.multiply")(normal, weight)
-        pattern = is_op("relax.add")(weighted, bias)
+    x, weight, bias, eps, exponent = wildcard(), wildcard(), wildcard(), is_const(), is_const()
+    mean = mean_of(x)
+    centred = is_op("relax.subtract")(x, mean)
+    variance = mean_of(square_of(centred, exponent))
 
-        def build(m, x=x, weight=weight, bias=bias, eps=eps, exponent=exponent, mean=mean, variance=variance):
-            require_last_axis(m[mean], m[x].ty.ndim)
-            require_last_axis(m[variance], m[x].ty.ndim)
-            require_square(m, exponent)
-            return _checked(m[x], m[weight], m[bias], required_number(m[eps], "eps"))
+    def build(m: Mapping[DFPattern, relax.Expr]) -> relax.Expr:
+        require_last_axis(m[mean], m[x].ty.ndim)
+        require_last_axis(m[variance], m[x].ty.ndim)
+        require_square(m, exponent)
+        return _checked(m[x], m[weight], m[bias], required_number(m[eps], "eps"))
 
-        lifts.append(Lift(f"layer_norm.{name}", pattern, build, benefit=9))
-    return tuple(lifts)
+    return tuple(
+        Lift(f"layer_norm.{name}", is_op("relax.add")(is_op("relax.multiply")(normal, weight), bias), build, benefit=9)
+        for name, normal in by_root(centred, variance, eps).items()
+    )
 
 
 def _checked(x: relax.Expr, weight: relax.Expr, bias: relax.Expr, eps: float) -> relax.Expr:

@@ -72,9 +72,14 @@ class Match(Mapping[DFPattern, relax.Expr]):
         the lifted operator would compute it a second time. Patterns of alternatives not taken are passed over."""
         inside = {self.variables[expr] for expr in self.found.values() if expr in self.variables}
         for pattern in patterns:
-            var = self.variables.get(self.found[pattern]) if pattern in self.found else None
-            if var is not None and not self.users.get(var, frozenset()) <= inside:
-                raise Rejected(f"{what} is used elsewhere too ({var.name}): it would be computed twice")
+            if pattern in self.found:
+                self.require_unread(what, self.found[pattern], inside)
+
+    def require_unread(self, what: str, call: relax.Expr, inside: set[relax.Var]) -> None:
+        """`Rejected` when something outside of the variables `inside` reads `call`: it would be computed twice."""
+        var = self.variables.get(call)
+        if var is not None and not self.users.get(var, frozenset()) <= inside:
+            raise Rejected(f"{what} is used elsewhere too ({var.name}): it would be computed twice")
 
 
 @dataclass(frozen=True)

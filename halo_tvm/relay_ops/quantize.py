@@ -14,7 +14,8 @@ Rejects
 Numerics
     exact by definition: every step is one float32 operation, rounded to nearest, ties to even, and none is a
     product whose sum a compiler may contract. The integers are the same on every instruction set, and for every
-    number of rows. A row with an infinity has an infinite scale; what a row with a NaN becomes is not defined.
+    number of rows. A row with an infinity has an infinite scale, one with a NaN the scale NaN, so that what is made
+    of it is NaN; its integers are not defined.
 References
     none: the definition
 """
@@ -29,6 +30,7 @@ from .operator import Operator
 ZERO_POINT = 128
 LARGEST = 127.0  # of an int8 without its lowest value
 TINY = 1e-20  # least magnitude of a row: its reciprocal, and that times 127, are finite float32 numbers
+_TINY = int(np.float32(TINY).view(np.int32))
 
 
 class Quantize(Operator):
@@ -48,11 +50,17 @@ class Quantize(Operator):
     @staticmethod
     def compute(x: te.Tensor) -> list[te.Tensor]:
         k = te.reduce_axis((0, x.shape[-1]), "k")
-        largest = te.comm_reducer(lambda a, b: tirx.max(a, b), lambda dtype: tirx.const(TINY, dtype), name="largest")
-        bound = te.compute(x.shape[:-1], lambda *i: largest(te.abs(x[(*i, k)]), axis=k), name="bound")
+        # Magnitudes are in the order of their bits, where NaN is above all: the largest is found among integers.
+        largest = te.comm_reducer(lambda a, b: tirx.max(a, b), lambda dtype: tirx.const(_TINY, dtype), name="largest")
+        rest = tirx.const(0x7FFFFFFF, "int32")  # without the sign
+
+        def magnitude(*i):
+            return largest(tirx.reinterpret("int32", x[(*i, k)]) & rest, axis=k)
+
+        bound = te.compute(x.shape[:-1], magnitude, name="bound")
         most = tirx.const(LARGEST, "float32")
-        scale = te.compute(x.shape[:-1], lambda *i: bound[i] / most, name="scale")
-        inverse = te.compute(x.shape[:-1], lambda *i: most / bound[i], name="inverse")
+        scale = te.compute(x.shape[:-1], lambda *i: tirx.reinterpret("float32", bound[i]) / most, name="scale")
+        inverse = te.compute(x.shape[:-1], lambda *i: most / tirx.reinterpret("float32", bound[i]), name="inverse")
 
         def integer(*i):
             rounded = te.nearbyint(x[i] * inverse[i[:-1]]).astype("int32")

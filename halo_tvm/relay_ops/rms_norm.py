@@ -28,15 +28,17 @@ import numpy as np
 from tvm import relax, te, tirx
 from tvm.relax.dpl import DFPattern, is_const, is_op, wildcard
 
-from ..errors import Rejected
 from .operator import Lift, Operator, f32, required_number
 from .parts.norm import (
+    by_root,
     check_residual,
     check_vectors,
     mean_of,
     require,
+    require_last,
     require_last_axis,
     require_square,
+    scale_of,
     square_of,
     why_no_vector,
     with_residual,
@@ -64,11 +66,7 @@ class RMSNorm(Operator):
         count = tirx.Cast("float32", depth)
         k = te.reduce_axis((0, depth), "k")
         squares = te.compute(x.shape[:-1], lambda *i: te.sum(f32(x[(*i, k)]) * f32(x[(*i, k)]), axis=k), name="squares")
-        scale = te.compute(
-            x.shape[:-1],
-            lambda *i: tirx.const(1.0, "float32") / te.sqrt(squares[i] / count + tirx.const(float(eps), "float32")),
-            name="scale",
-        )
+        scale = scale_of(squares, count, eps)
         return te.compute(
             x.shape,
             lambda *i: (f32(x[i]) * scale[i[:-1]] * weight[i[-1]]).astype(dtype),
@@ -103,35 +101,26 @@ def _whole() -> Lift:
     pattern = is_op("relax.nn.rms_norm")(x, weight)
 
     def build(m: Mapping[DFPattern, relax.Expr]) -> relax.Expr:
-        attrs, rank = m[pattern].attrs, m[x].ty.ndim
-        axes = [int(a) % rank for a in attrs.axes]
-        if axes != [rank - 1]:
-            raise Rejected(f"normalisation must be over the last axis, got axes {axes} of rank {rank}")
-        return _checked(m[x], m[weight], float(attrs.epsilon))
+        require_last("normalisation", m[pattern].attrs.axes, m[x].ty.ndim)
+        return _checked(m[x], m[weight], float(m[pattern].attrs.epsilon))
 
     return Lift("rms_norm.nn", pattern, build, benefit=5)
 
 
 def _decomposed() -> tuple[Lift, ...]:
     """x / sqrt(mean + eps) and x * rsqrt(mean + eps), each times weight on either side."""
-    lifts = []
-    for name in ("sqrt_div", "rsqrt_mul"):
-        x, weight, eps, exponent = wildcard(), wildcard(), is_const(), is_const()
-        mean = mean_of(square_of(x, exponent))
-        shifted = is_op("relax.add")(mean, eps)
-        if name == "sqrt_div":
-            normal = is_op("relax.divide")(x, is_op("relax.sqrt")(shifted))
-        else:
-            normal = is_op("relax.multiply")(x, is_op("relax.rsqrt")(shifted))
-        pattern = is_op("relax.multiply")(normal, weight)
+    x, weight, eps, exponent = wildcard(), wildcard(), is_const(), is_const()
+    mean = mean_of(square_of(x, exponent))
 
-        def build(m, x=x, weight=weight, eps=eps, exponent=exponent, mean=mean):
-            require_last_axis(m[mean], m[x].ty.ndim)
-            require_square(m, exponent)
-            return _checked(m[x], m[weight], required_number(m[eps], "eps"))
+    def build(m: Mapping[DFPattern, relax.Expr]) -> relax.Expr:
+        require_last_axis(m[mean], m[x].ty.ndim)
+        require_square(m, exponent)
+        return _checked(m[x], m[weight], required_number(m[eps], "eps"))
 
-        lifts.append(Lift(f"rms_norm.{name}", pattern, build, benefit=7))
-    return tuple(lifts)
+    return tuple(
+        Lift(f"rms_norm.{name}", is_op("relax.multiply")(normal, weight), build, benefit=7)
+        for name, normal in by_root(x, mean, eps).items()
+    )
 
 
 def _checked(x: relax.Expr, weight: relax.Expr, eps: float) -> relax.Expr:

@@ -25,7 +25,7 @@ from tvm import relax, tirx
 
 from ..prim_text import prim_func
 from .operator import attrs_of
-from .parts.kept_state import StateOperator, begun, expect, scan_words
+from .parts.kept_state import StateOperator, begun, expect, scan_shapes, scan_words
 
 _TEXT = """
 @T.prim_func(s_tir=True, private=True)
@@ -76,24 +76,14 @@ class SelectiveScan(StateOperator):
 
     @classmethod
     def infer_type(cls, call: relax.Call) -> relax.Type:
-        attrs = attrs_of(call)
-        names = _names(attrs)
-        if attrs.keys() - {"layer", "has_state"} or len(call.args) != len(names):
-            raise ValueError(f"halo.selective_scan: {', '.join(names)} expected, got {len(call.args)} and {attrs}")
-        types = dict(zip(names, (arg.ty for arg in call.args)))
-        for name, rank in (("x", 4), ("to", 4)):
-            ty = types[name]
-            if not (isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)) or ty.ndim != rank:
-                raise ValueError(f"halo.selective_scan: {name} must have rank {rank} and a known shape, got {ty}")
-        b, s, h, p = types["x"].shape.values
-        g, n = types["to"].shape.values[2:]
-        if int(h) % int(g):
-            raise ValueError(f"halo.selective_scan: groups that divide {int(h)} heads expected, got {int(g)}")
-        by_channel = types["dt"].ndim == 4
-        shapes = {"x": (b, s, h, p), "state": (b, h, n, p), "lengths": (b,), "to": (b, s, g, n), "of": (b, s, g, n)}
-        shapes |= {"dt": (b, s, h, p), "a": (h, n, p), "d": (h, p)} if by_channel else {}
-        shapes |= {} if by_channel else {"dt": (b, s, h), "a": (h,), "d": (h,)}
-        expect(cls.name, names, call, shapes)
+        names = _names(attrs_of(call))
+        shapes = scan_shapes(cls.name, names, call, values="x", keys="to")
+        (b, s, h, p), n = shapes["x"], shapes["to"][3]
+        by_channel = call.args[names.index("dt")].ty.ndim == 4
+        own = (
+            {"dt": (b, s, h, p), "a": (h, n, p), "d": (h, p)} if by_channel else {"dt": (b, s, h), "a": (h,), "d": (h,)}
+        )
+        expect(cls.name, names, call, {**shapes, "of": shapes["to"], **own})
         return cls.result(call)
 
     @classmethod

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..text import shortened
 from .profiles import total_work
 from .schema import Peaks, ProfileResult, Work
-from .table import Table, number, percent, quotient
+from .table import Table, number, percent, quotient, threads
 
 _SHOWN_INPUTS = 4  # a decoder has one per layer and cache
 UNKNOWN_LAYER = "(layer not known)"
@@ -46,7 +46,7 @@ def profile_tables(result: ProfileResult) -> list[Table]:
     more = [f"{len(shapes) - _SHOWN_INPUTS} more inputs"] if len(shapes) > _SHOWN_INPUTS else []
     inputs = ", ".join(shapes[:_SHOWN_INPUTS] + more)
     title = (
-        f"{result.model}, {inputs}, {result.threads} thread{'s' if result.threads > 1 else ''}: "
+        f"{result.model}, {inputs}, {threads(result.threads)}: "
         f"{result.total_us / 1000:.2f} ms in {len(result.kernels)} kernels, median of {result.rounds} runs"
     )
     body = Table(title, header, tuple(_cells(row, result.total_us) for row in rows), _legend(rows))
@@ -149,7 +149,7 @@ def _peaks(peaks: Peaks) -> str:
     bf16 = "" if peaks.bf16_gflops is None else f", bf16 {peaks.bf16_gflops:.0f} GFLOP/s"
     int8 = "" if peaks.int8_gops is None else f", int8 {peaks.int8_gops:.0f} GOP/s"
     return (
-        f"ceilings with {peaks.threads} thread{'s' if peaks.threads > 1 else ''}: {peaks.fma_gflops:.0f} GFLOP/s "
+        f"ceilings with {threads(peaks.threads)}: {peaks.fma_gflops:.0f} GFLOP/s "
         f"fp32{bf16}{int8}, read L2 {peaks.l2_gbps:.0f}, L3 {peaks.l3_gbps:.0f}, memory {peaks.dram_gbps:.0f} GB/s"
     )
 

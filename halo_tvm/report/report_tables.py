@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
 
 from .profile_tables import Row, profile_tables, rows_of
 from .schema import ProfileResult, ReportResult, Side
@@ -13,23 +15,28 @@ _MIB = 1 << 20
 
 
 def report_tables(result: ReportResult, bench: Sequence[Table], validations: Mapping[str, Table]) -> list[Table]:
-    """Every section of a report but the host, in the order a reader asks."""
+    """Every section of a report but the host, in the order a reader asks; of which nothing is known, none."""
     sides = result.sides
     tables = [Table(result.title, notes=result.notes)]
-    tables += [_retitled(table, f"Time: {table.title}") for table in bench]
+    tables += [replace(table, title=f"Time: {table.title}") for table in bench]
     if sides:
-        tables.append(_memory(result))
-    tables += [_retitled(table, f"Accuracy of {label}: {table.title}") for label, table in validations.items()]
+        tables += _known([_memory(result)])
+    tables += [replace(table, title=f"Accuracy of {label}: {table.title}") for label, table in validations.items()]
     profiled = [side for side in sides if side.profile is not None]
     if len(profiled) == 2:
         tables.append(operators_side_by_side(*(side.profile for side in profiled)))
     for side in profiled:
         tables += [
-            _retitled(table, f"Kernels of {side.label}: {table.title}") for table in profile_tables(side.profile)
+            replace(table, title=f"Kernels of {side.label}: {table.title}") for table in profile_tables(side.profile)
         ]
     if sides:
-        tables += [_fusion(sides), _compilation(sides), _passes(sides)]
+        tables += _known([_fusion(sides), _compilation(sides), _passes(sides)])
     return tables
+
+
+def _known(tables: Sequence[Table]) -> list[Table]:
+    """Those in which a cell behind its row's name says something."""
+    return [table for table in tables if any(set(row[1:]) - {"-"} for row in table.rows)]
 
 
 def operators_side_by_side(before: ProfileResult, after: ProfileResult) -> Table:
@@ -77,9 +84,9 @@ def _memory(result: ReportResult) -> Table:
     sides = result.sides
     rows = [
         _line("peak RSS of a run, MiB", [_peak(result, side) for side in sides]),
-        _line("activations planned, MiB", [side.planned_mib for side in sides]),
+        _line("activations planned, MiB", [_of_manifest_or_profile(side, "planned_mib") for side in sides]),
         _line("activations unshared, MiB", [side.unplanned_mib for side in sides]),
-        _line("params, MiB", [side.params_mib for side in sides]),
+        _line("params, MiB", [_of_manifest_or_profile(side, "params_mib") for side in sides]),
         _line("library, MiB", [side.library_mib for side in sides], ".3f"),
     ]
     return Table("Memory", _header("", sides), tuple(rows), ("planned at the largest declared sizes",))
@@ -103,8 +110,8 @@ def _compilation(sides: Sequence[Side]) -> Table:
     rows = [
         ("target", *(side.target or "-" for side in sides)),
         ("precision", *(side.precision or "-" for side in sides)),
-        ("functions", *(str(side.functions) for side in sides)),
-        ("from tuning records", *(str(side.tuned) for side in sides)),
+        _line("functions", [side.functions for side in sides], "d", ratio=False),
+        _line("from tuning records", [side.tuned for side in sides], "d", ratio=False),
     ]
     rows += _counted("operator ", sides, lambda side: side.operators)
     rows += _counted("rule ", sides, lambda side: side.rules)
@@ -114,8 +121,7 @@ def _compilation(sides: Sequence[Side]) -> Table:
 
 def _passes(sides: Sequence[Side]) -> Table:
     """What each pass did."""
-    rows = tuple(_counted("", sides, lambda side: side.passes))
-    return Table("Passes", _header("pass", sides, ratio=False), rows) if rows else Table("Passes")
+    return Table("Passes", _header("pass", sides, ratio=False), tuple(_counted("", sides, lambda side: side.passes)))
 
 
 def _counted(prefix: str, sides: Sequence[Side], of: Callable[[Side], Mapping[str, object]]) -> list[tuple[str, ...]]:
@@ -131,9 +137,9 @@ def _header(first: str, sides: Sequence[Side], ratio: bool = True) -> tuple[str,
     return (first, *names, *((RATIO,) if ratio and len(sides) == 2 else ()))
 
 
-def _line(name: str, values: Sequence[float | None], form: str = ".1f") -> tuple[str, ...]:
-    ratio = (_ratio(*values),) if len(values) == 2 else ()  # type: ignore[call-arg]
-    return (name, *(number(value, form) for value in values), *ratio)
+def _line(name: str, values: Sequence[float | None], form: str = ".1f", ratio: bool = True) -> tuple[str, ...]:
+    quotients = (_ratio(*values),) if ratio and len(values) == 2 else ()  # type: ignore[call-arg]
+    return (name, *(number(value, form) for value in values), *quotients)
 
 
 def _ratio(before: float | None, after: float | None) -> str:
@@ -144,13 +150,16 @@ def _roof(row: Row | None) -> str:
     return percent(row and row.work.limit_us, row and row.us, ".0f")
 
 
+def _of_manifest_or_profile(side: Side, field: Literal["planned_mib", "params_mib"]) -> float | None:
+    """A side that is a profile from a file has no manifest, but the profile's own numbers of it."""
+    said: float | None = getattr(side, field)
+    memory = side.profile.memory if side.profile else None
+    return getattr(memory, field) if said is None and memory is not None else said
+
+
 def _peak(result: ReportResult, side: Side) -> float | None:
     """Of the benchmark's process of that name, which ran nothing else; else of the profile's."""
     engines = result.bench.engines if result.bench else ()
     timed = next((e.peak_rss_mib for e in engines if e.engine == side.label), None)
     memory = side.profile.memory if side.profile else None
     return timed if timed is not None or memory is None else memory.peak_rss_mib
-
-
-def _retitled(table: Table, title: str) -> Table:
-    return Table(title, table.header, table.rows, table.notes)

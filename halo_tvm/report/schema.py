@@ -212,7 +212,7 @@ class ProfileResult:
 
 @dataclass(frozen=True)
 class Side:
-    """One artifact of a report: what its manifest says, and what was measured of it."""
+    """One artifact of a report: what its manifest says, and what was measured of it. None: nobody says."""
 
     label: str  # the artifact's own name, no path
     model: str
@@ -225,10 +225,10 @@ class Side:
     unplanned_mib: float | None = None  # the same, each tensor on its own
     operators: Mapping[str, int] = field(default_factory=dict)
     rules: Mapping[str, int] = field(default_factory=dict)
-    functions: int = 0
-    tuned: int = 0
-    fused: int = 0
-    fusion_candidates: int = 0
+    functions: int | None = None
+    tuned: int | None = None
+    fused: int | None = None
+    fusion_candidates: int | None = None
     saved_bytes: int | None = None  # memory traffic per run that fusion avoids, at the model's typical sizes
     passes: Mapping[str, str] = field(default_factory=dict)  # pass -> what it did
     profile: ProfileResult | None = None

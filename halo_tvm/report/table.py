@@ -38,6 +38,11 @@ def percent(part: float | None, whole: float | None, form: str = ".1f") -> str:
     return "-" if found is None else f"{format(100 * found, form)} %"
 
 
+def threads(count: int) -> str:
+    """That many threads, in words."""
+    return f"{count} thread{'s' if count > 1 else ''}"
+
+
 def number(value: float | None, form: str = ".2f") -> str:
     """A number as a cell; "-" where there is none."""
     return "-" if value is None else format(value, form)

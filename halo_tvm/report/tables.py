@@ -20,7 +20,7 @@ from .schema import (
     ValidateResult,
     from_json,
 )
-from .table import Table, number, quotient
+from .table import Table, number, quotient, threads
 from .tune_tables import tuned_tables
 
 # From here on, two-thread numbers of engines with spinning barriers drift apart by more than their spread says.
@@ -34,9 +34,7 @@ def tables_of(result: Result) -> list[Table]:
     elif isinstance(result, TokensResult):
         body = _tokens(result)
     elif isinstance(result, SkippedResult):
-        title = (
-            f"{result.model}, {_shapes(result.inputs)}, {_threads(result.threads)}, {result.precision}: not measured"
-        )
+        title = f"{result.model}, {_shapes(result.inputs)}, {threads(result.threads)}, {result.precision}: not measured"
         body = Table(title, notes=(result.reason,))
     elif isinstance(result, ValidateResult):
         body = _validate(result)
@@ -53,10 +51,6 @@ def host_lines(host: Host) -> tuple[str, ...]:
         f"{', '.join(host.isa) or 'no known vector extension'}",
         f"Python {host.python}; " + ", ".join(f"{name} {version}" for name, version in host.packages.items()),
     )
-
-
-def _threads(count: int) -> str:
-    return f"{count} thread{'s' if count > 1 else ''}"
 
 
 def _shapes(inputs: Mapping[str, tuple[int, ...]]) -> str:
@@ -102,7 +96,7 @@ def _bench(result: BenchResult) -> Table:
     failures = tuple(f"{e.engine} failed: {e.failure}" for e in result.engines if e.failure is not None)
     losses = tuple(_loss(ours, c) for c in result.comparisons if c.verdict == "slower")
     ran = tuple(f"{e.engine}: {e.note}" for e in result.engines if e.note)
-    title = f"{result.model}, {_shapes(result.inputs)}, {_threads(result.threads)}"
+    title = f"{result.model}, {_shapes(result.inputs)}, {threads(result.threads)}"
     disturbed = disturbance(result.other_cores)
     warnings = (*failures, *losses, *([disturbed] if disturbed else []))
     return Table(title, header, tuple(rows), (*warnings, method, *ran, *result.notes))

@@ -19,6 +19,9 @@ from ..artifact import (
     TensorSpec,
     broken,
     last_position,
+    names_in,
+    size_at,
+    sizes_at,
     sizes_that_hold,
 )
 from ..errors import InputError, UnknownName
@@ -89,7 +92,7 @@ def generate_inputs(
     A dimension not in `sizes` takes the lower bound of its range where it leads a shape (a batch),
     and 128, or the nearest size its range allows, elsewhere (a sequence). Random numbers are drawn by the same seed.
     """
-    names = [d for t in spec.inputs for d in t.shape if isinstance(d, str)]
+    names = [name for t in spec.inputs for d in t.shape for name in names_in(d)]
     chosen = dict(sizes or {})
     for name in chosen:
         if name not in names:
@@ -102,10 +105,7 @@ def generate_inputs(
     if spec.conditions:
         bounds = {name: (size, size) for name, size in (sizes or {}).items()}  # what was asked for stays
         chosen = sizes_that_hold(spec.conditions, {**spec.ranges, **bounds}, chosen)
-    arrays = {
-        t.name: _random(t, tuple(d if isinstance(d, int) else chosen[d] for d in t.shape), chosen, random)
-        for t in spec.inputs
-    }
+    arrays = {t.name: _random(t, sizes_at(t.shape, chosen), chosen, random) for t in spec.inputs}
     if RANDOM_STATE in arrays:
         arrays[RANDOM_STATE] = np.array([seed, 0], np.int64)
     return arrays
@@ -294,13 +294,13 @@ def _filled(spec: FunctionSpec, tensor: TensorSpec, sizes: Mapping[str, int]) ->
     if tensor.name in spec.state:  # a first call has nothing to continue: the least there may be
         least = {d: spec.ranges[d][0] for d in tensor.shape if isinstance(d, str) and d in spec.ranges}
         sizes = {**least, **sizes}
-    open_dimensions = [d for d in tensor.shape if isinstance(d, str) and d not in sizes]
+    open_dimensions = [d for d in tensor.shape if size_at(d, sizes) is None]
     if tensor.default is None or open_dimensions:
         needed = ", ".join(t.name for t in spec.inputs if t.default is None)
         raise InputError(
             f"input {tensor.name!r}: expected {tensor.dtype} {_shape_text(tensor.shape)}, found nothing; pass {needed}"
         )
-    shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.shape)
+    shape = sizes_at(tensor.shape, sizes)
     array = aligned_empty(shape, numpy_dtype(tensor.dtype))
     array.fill(1 if tensor.default == "ones" else 0)
     return array

@@ -7,7 +7,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
@@ -168,6 +168,7 @@ class Session:
     def profile(self, inputs: Sequence[tvm_ffi.Tensor]) -> list[tuple[str, int, float]]:
         """(function, calls, microseconds) of one run, slowest first.
 
+        A function's time is its own: without that of the functions it calls, so that the times add up to the run.
         The run happens on a virtual machine of its own, so that an instrument never slows normal runs.
 
         Raises
@@ -177,16 +178,19 @@ class Session:
         """
         device = self.device
         calls: dict[str, list[int]] = {}
-        starts: list[int] = []
+        opened: list[list[int]] = [[0, 0]]  # of the run and of every call that has not returned: start, time in calls
 
         def instrument(func: object, name: str, before: bool, ret: object, *args: object) -> int:
             device.synchronize()
             if before:
-                starts.append(time.perf_counter_ns())
+                opened.append([time.perf_counter_ns(), 0])
             else:
+                start, within = opened.pop()
+                elapsed = time.perf_counter_ns() - start
+                opened[-1][1] += elapsed
                 record = calls.setdefault(str(name), [0, 0])
                 record[0] += 1
-                record[1] += time.perf_counter_ns() - starts.pop()
+                record[1] += elapsed - within
             return 0  # let the call happen
 
         def measure() -> None:
@@ -217,7 +221,8 @@ class Session:
         """End the runner after the requests already queued, and give back the memory of runs; twice is fine."""
         self._runner.close()
         if os.getpid() == self._process:  # in a fork the pools' lock may be held for ever
-            tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")()
+            with suppress(RuntimeError):  # of a GPU that is lost
+                tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")()
 
 
 def _with_inputs(function: Callable[..., object], places: Sequence[int]) -> Callable[..., object]:

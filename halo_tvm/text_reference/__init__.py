@@ -122,6 +122,16 @@ def passage_of(model: ImportedModel, path: str, option: str) -> Passage:
     return found
 
 
+def calibration_of(model: ImportedModel, path: str) -> Passage:
+    """A text to measure the inputs of linears on; `UsageError` as `passage_of`, and where none are measured."""
+    if model.engine is not None:
+        raise UsageError(
+            f"expected a model that a definition of ours serves beside --calibrate {path}, found one whose source "
+            "another engine evaluates, so that the inputs of its linears are not measured: leave --calibrate out"
+        )
+    return passage_of(model, path, "--calibrate")
+
+
 def _window(model: ImportedModel) -> tuple[InputSpec, int, int]:
     """The one input, how many windows it takes at once, and of how many tokens."""
     if (model.language or {}).get("tokenizer") not in model.files:

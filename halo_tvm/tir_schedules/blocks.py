@@ -6,11 +6,13 @@ FuseTIR), never by name: names belong to the printer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import tvm_ffi
 from tvm import ir, s_tir, tirx
+
+from ..errors import Declined
 
 EXACT_BUFFERS = "halo.exact_buffers"
 
@@ -83,6 +85,22 @@ def blocks(func: tirx.PrimFunc) -> list[Block]:
     return found
 
 
+def unscheduled_blocks(func: tirx.PrimFunc) -> list[Block]:
+    """`blocks` for a rule; `Declined` where another one, or its author, has scheduled `func`."""
+    if is_scheduled(func):
+        raise Declined("the function is scheduled already")
+    return blocks(func)
+
+
+def annotated(func: tirx.PrimFunc, ops: Collection[str]) -> tuple[Block, list[Block], list[Block]]:
+    """The first block annotated with one of `ops`, those before it, and those behind it; `Declined` without one."""
+    found = unscheduled_blocks(func)
+    at = next((i for i, block in enumerate(found) if block.op in ops), None)
+    if at is None:
+        raise Declined(f"no block is annotated halo.op = {' or '.join(ops)}")
+    return found[at], found[:at], found[at + 1 :]
+
+
 def main_block(func: tirx.PrimFunc, op: str) -> Block | None:
     """The first block annotated as the main block of operator `op`."""
     return next((block for block in blocks(func) if block.op == op), None)
@@ -93,6 +111,13 @@ def loads(node: ir.Expr | tirx.Stmt) -> list[ir.TensorLoad]:
     found: list[ir.TensorLoad] = []
     tvm_ffi.structural_walk(node, (ir.TensorLoad, lambda load: found.append(load)), order="post")
     return found
+
+
+def calls(node: ir.Expr) -> int:
+    """Number of calls (exp, if_then_else, ...) in `node`."""
+    found: list[ir.Call] = []
+    tvm_ffi.structural_walk(node, (ir.Call, found.append), order="post")
+    return len(found)
 
 
 def is_choice(node: object) -> bool:

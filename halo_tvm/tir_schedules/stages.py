@@ -10,7 +10,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.sym import Analyzer
 
 from ..errors import Declined
-from .blocks import Block, blocks, loads, substitute
+from .blocks import Block, annotated, loads, substitute
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,9 @@ def main_and_behind(func: tirx.PrimFunc, ops: Collection[str], called: str) -> t
 
     `Declined` where there is none, or another block runs before it.
     """
-    found = blocks(func)
-    if not any(block.op in ops for block in found):
-        raise Declined(f"no block is annotated halo.op = {' or '.join(ops)}")
-    main, *behind = found
-    if main.op not in ops:
-        raise Declined(f"block {main.node.name_hint} runs before {called}: only stages behind it are served")
+    main, earlier, behind = annotated(func, ops)
+    if earlier:
+        raise Declined(f"block {earlier[0].node.name_hint} runs before {called}: only stages behind it are served")
     return main, behind
 
 

@@ -165,6 +165,7 @@ def tasks_of_model(
     compilation = Compilation.of(
         config.compile_config(entry.model, entry.shape, entry.inputs), target, stored=imported.params.stored_precision
     )
+    compilation.warn_of_unread()
     functions = tuned_functions(imported, config, compilation)
     tasks = weighted(
         (

@@ -29,9 +29,9 @@ class Place:
         """The lab of remote devices; None here: the tuner makes its own."""
         if self.address is None:
             return None
-        from .measure.rpc import make_rpc_lab
+        from .measure.rpc import RpcLab
 
-        return make_rpc_lab(self.target, options, self.address, self.key, seed=seed, fingerprint=self.fingerprint)
+        return RpcLab(self.target, options, self.address, self.key, seed=seed, fingerprint=self.fingerprint)
 
 
 def place_of(config: TuneConfig, target: Target | None = None, products: str | None = None) -> Place:

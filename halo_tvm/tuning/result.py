@@ -11,7 +11,7 @@ from ..errors import NoValidTrial
 from ..records.log import LookupReport
 from ..report.tuned import FAILED, UNTRIED, TaskResult, TuneResult
 from .search.agenda import AT_ROOFLINE
-from .search.outcome import ROOFLINE, Confirmed
+from .search.outcome import BUDGET, ROOFLINE, Confirmed
 from .search.rounds import Search
 
 
@@ -43,8 +43,13 @@ def lookup_of(report: LookupReport) -> dict[str, object]:
 def next_steps(result: TuneResult, config: TuneConfig) -> list[str]:
     """The command that uses what was committed, and what reaches the tasks that were left."""
     steps = [f"next: {_compile_command(result, config)}"] if result.improved else []
+    if result.interrupted or config.trials is not None or config.effort == "none":
+        return steps
     left = sum(task.outcome == UNTRIED for task in result.tasks)
-    if left and not result.interrupted and config.trials is None and config.effort != "none":
+    tried = any(task.measured or task.built or task.failures for task in result.tasks)
+    if not tried and any(task.ended == BUDGET for task in result.tasks):
+        steps.append(f"the budget ended before a candidate was measured: give a larger --budget than {config.budget}")
+    elif left:
         steps.append(
             f"{left} of {len(result.tasks)} tasks were not reached: give a larger --budget than {config.budget}"
         )

@@ -17,8 +17,9 @@ from halo_tvm.ceilings import (
     measure,
     read_profile,
 )
+from halo_tvm.ceilings.kernels import ACCUMULATORS
 from halo_tvm.errors import EnvironmentProblem
-from halo_tvm.targets import Host
+from halo_tvm.targets import Host, resolve
 
 HOST = Host("x86_64", "a CPU", frozenset(), 2, 1 << 15, 1 << 20, 1 << 25)
 RATES = {"fma_gflops": 100.0, "int8_gops": 400.0, "l2_gbps": 80.0, "l3_gbps": 40.0, "dram_gbps": 20.0}
@@ -128,3 +129,21 @@ def test_the_roof_is_the_larger_of_arithmetic_and_traffic() -> None:
     faster = dataclasses.replace(PEAKS, bf16_gflops=200.0)
     assert least(flops=1_000_000, narrow=600_000, peaks=faster) == (7.0, "compute"), "a part of it twice as fast"
     assert least(flops=1_000_000, narrow=600_000) == (4.0, "compute"), "no bound of an unknown speed"
+
+
+@pytest.mark.parametrize(("dtype", "products"), [("float32", 1), ("int8", 4)])
+def test_a_multiplier_counts_the_operations_of_its_kernel(dtype: str, products: int) -> None:
+    target = resolve("cpu", cores=1)
+    if dtype == "int8" and (not measure.has_int8_dot(target) or target.isa.tiles):
+        pytest.skip("other kernels multiply bytes here")
+    run, operations = measure.multiplier(target, 2, dtype)
+    run(3)
+    lanes = target.lanes_f32 if dtype == "float32" else 16
+    assert operations == 2 * products * 2 * ACCUMULATORS * lanes
+
+
+def test_a_reader_counts_the_bytes_of_whole_chunks() -> None:
+    target = resolve("cpu", cores=1)
+    run, size = measure.reader(target, 1, 100_000)
+    run(2)
+    assert size <= 100_000 < size + 4 * ACCUMULATORS * target.lanes_f32

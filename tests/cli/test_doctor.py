@@ -41,6 +41,23 @@ def test_other_versions_are_a_problem(capsys: pytest.CaptureFixture[str], monkey
     assert "its process ended by signal 11" in out
 
 
+@pytest.mark.parametrize(
+    ("ffi", "advice"),
+    [(doctor._version("apache-tvm-ffi"), "the machine is too busy"), ("0.1.15", "install the pinned")],
+)
+def test_a_busy_machine_is_no_broken_installation(
+    ffi: str, advice: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*arguments: object, timeout: float, **options: object) -> None:
+        raise subprocess.TimeoutExpired("python", timeout)
+
+    version = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: ffi if name == "apache-tvm-ffi" else version(name))
+    monkeypatch.setattr(doctor.subprocess, "run", late)
+    assert main(["doctor"]) == 5
+    assert f"its process gave no answer within 120 s: {advice}" in capsys.readouterr().out
+
+
 def test_measurement_is_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -261,6 +261,15 @@ def test_package_imports_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
+def test_integrations_are_found_without_an_import_of_their_own() -> None:
+    script = (
+        "import sys, halo_tvm; print('integrations' in dir(halo_tvm), 'jax' in dir(halo_tvm.integrations), "
+        "hasattr(halo_tvm.integrations, 'numpy'), 'torch' in sys.modules, halo_tvm.integrations.torch.report.__name__)"
+    )
+    done = run_python("-c", script)
+    assert done.stdout.split() == ["True", "True", "False", "False", "report"], done.stderr
+
+
 def test_targets_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["targets", "--json"]) == 0
     rows = {row["target"]: row for row in json.loads(capsys.readouterr().out)}
@@ -278,5 +287,7 @@ def test_operators_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(capsys.readouterr().out)
     assert [row["operator"] for row in rows] == [f"halo.{name}" for name in sorted(OPERATORS)]
     assert all(row["about"] and (row["rules"] or row["semantic"]) for row in rows)
+    rules = {row["operator"]: row["rules"] for row in rows}
+    assert "convolution" in rules["halo.convolution"] and "gemm" in rules["halo.linear"], "behind a compile's passes"
     assert main(["operators"]) == 0
     assert "halo.attention" in capsys.readouterr().out

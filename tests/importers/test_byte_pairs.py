@@ -43,6 +43,17 @@ def test_texts_are_cut_as_by_the_package(tmp_path: Path, begin: bool) -> None:
         assert rebuilt.decode(wanted, skip_special_tokens=False) == text
 
 
+def test_an_added_token_is_special_where_the_configuration_says_so(tmp_path: Path) -> None:
+    """A <tool_call>, say, is part of what a model answers."""
+    number = folder_of(tmp_path).get_vocab_size()
+    listed = {str(number): {"content": "<call>", "special": False}, "0": {"content": "</s>", "special": False}}
+    about = {"tokenizer_class": "GPT2Tokenizer", "eos_token": "</s>", "added_tokens_decoder": listed}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(about))
+    rebuilt = tokenizers.Tokenizer.from_buffer(import_model(str(tmp_path)).files["tokenizer.json"])
+    ids = rebuilt.encode("the<call>cat<extra></s>").ids
+    assert number in ids and rebuilt.decode(ids) == "the<call>cat"
+
+
 def test_a_tokenizer_of_another_class_is_none(tmp_path: Path) -> None:
     folder_of(tmp_path, tokenizer_class="ClvpTokenizer")
     assert not import_model(str(tmp_path)).files

@@ -433,6 +433,20 @@ def test_tensors_without_elements_are_part_of_a_program() -> None:
     assert [graph.compiled for graph in report()[before:]] == [1, 1]  # any batch without, any with past tokens
 
 
+def test_one_program_serves_a_size_that_is_computed_of_another() -> None:
+    class Steps(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x[1:]) + y * x[:-1]
+
+    fast, before = compiled(Steps(), dynamic=True), len(report())
+    for n in (5, 6, 9):
+        given = torch.randn(n, 3), torch.randn(n - 1, 3)
+        torch.testing.assert_close(fast(*given), Steps()(*given))
+    assert sum(graph.compiled for graph in report()[before:]) == 1, report()[before:]
+    with pytest.raises(RuntimeError):  # as torch says it
+        fast(torch.randn(6, 3), torch.randn(4, 3))
+
+
 def test_records_of_tune_are_used(tmp_path: Path) -> None:
     """What was committed for a function of the module is what torch.compile schedules it by."""
     module, x = torch.nn.Linear(64, 96).eval(), torch.randn(16, 64)

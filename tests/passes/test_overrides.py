@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tvm
 from graphs import context_of, small_model
 from tvm import relax
 
+from halo_tvm.compilation import Compilation
+from halo_tvm.entry_points import functions_of
 from halo_tvm.errors import UnknownName, UsageError
-from halo_tvm.imported import InputSpec
+from halo_tvm.imported import ImportedModel, InputSpec
+from halo_tvm.in_process import config_of
+from halo_tvm.models.builder import ModelBuilder
 from halo_tvm.passes import PASSES, Overrides, pipeline
 from halo_tvm.passes.schedule import schedule_functions
+from halo_tvm.phases import lower
 from halo_tvm.relay_ops import OPERATORS
 from halo_tvm.targets import resolve
 
@@ -72,6 +80,36 @@ def test_a_layer_that_does_not_exist_is_refused() -> None:
     model = small_model((InputSpec("x", (1,), "float32"),), lambda m: {"y": m.emit(relax.op.nn.relu(m.inputs["x"]))})
     with pytest.raises(UsageError, match=r"expected a layer for .*, found none: the layers are some.layer"):
         PASSES["legalize"]()(call_of("linear"), context_of(model, layers={"h.9": {"rule": "fallback"}}))
+
+
+def _of_layer(name: str) -> ImportedModel:
+    def body(m: ModelBuilder) -> dict[str, relax.Expr]:
+        m.layer = f"{name}.0"
+        return {"y": m.op("linear", m.inputs["x"], m.weight(f"{name}.weight", (32, 16)), layout="kn", n=16)}
+
+    return small_model((InputSpec("x", ("rows", 32), "float32"),), body)
+
+
+@pytest.mark.parametrize(
+    ("tables", "refused"),
+    [
+        ({"passes": {"quantise": {"skip": ["decoder.w*"]}}}, ""),
+        ({"passes": {"quantise": {"mixed": ["decoder.0=w8a8"]}}}, ""),
+        (
+            {"passes": {"quantise": {"skip": ["decodr.*"]}}},
+            "the names are decoder.0, decoder.weight, encoder.0, encoder.w",
+        ),
+        ({"layers": {"decoder.0": {"rule": "fallback"}}}, ""),
+        ({"layers": {"decodr.0": {"rule": "fallback"}}}, "the layers are decoder.0, encoder.0; correct"),
+    ],
+)
+def test_a_glob_may_name_something_in_any_function(tables: dict[str, object], refused: str) -> None:
+    main, decode = _of_layer("encoder"), _of_layer("decoder")
+    functions = functions_of(replace(main, entries={"decode": lambda caches: decode}), (), gpu=False)
+    config = config_of("m", precision="int8", force_precision=True, overrides=tables)
+    for name, function in functions.items():
+        with pytest.raises(UsageError, match=refused) if refused else nullcontext():
+            lower(function, replace(Compilation.of(config), function=name))
 
 
 def test_a_pass_cannot_be_enabled_and_disabled() -> None:

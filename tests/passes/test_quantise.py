@@ -11,8 +11,10 @@ import pytest
 from graphs import built_module, context_of, small_model, tied
 from tvm import relax, te
 
+from halo_tvm.compilation import Compilation
 from halo_tvm.errors import UsageError
 from halo_tvm.imported import ImportedModel, InputSpec
+from halo_tvm.in_process import config_of
 from halo_tvm.interpreter import evaluate
 from halo_tvm.models.builder import ModelBuilder
 from halo_tvm.params import ParamRecipe, ParamSource, ParamTable
@@ -110,6 +112,23 @@ def test_a_computed_weight_stays() -> None:
     assert report["kept"] == [{"weight": "h.0", "reason": "its weight is computed"}]
 
 
+@pytest.mark.parametrize(
+    ("taken", "reason"),
+    [
+        (lambda w: w, "its product is no linear"),
+        (lambda w: relax.op.permute_dims(w, (1, 0)), "it is read in another shape"),
+        (lambda w: relax.op.permute_dims(relax.op.strided_slice(w, [0], [0], [32]), (1, 0)), "it is taken in parts"),
+    ],
+)
+def test_a_product_that_is_no_linear_has_its_reason(taken: Callable[[relax.Expr], relax.Expr], reason: str) -> None:
+    def body(m: ModelBuilder) -> Mapping[str, relax.Expr]:
+        return {"y": m.emit(relax.op.matmul(m.inputs["x"], m.emit(taken(m.weight("w", (32, 32))))))}
+
+    func, report = quantised(small_model(X, body))
+    assert "halo.linear" not in count_calls(func)
+    assert report["kept"] == [{"weight": "w", "reason": reason}]
+
+
 @pytest.mark.parametrize(("table", "stored"), [("int8", False), ("fp32", True)])
 def test_a_tied_embedding_reads_the_head_or_keeps_its_own_table(table: str, stored: bool) -> None:
     func, report = quantised(tied(), tied_embedding=table)
@@ -132,6 +151,34 @@ def test_wrong_options_are_refused(options: dict[str, object], message: str) -> 
     model = small_model(X, lambda m: {"y": linear(m, m.inputs["x"], "w", 8)})
     with pytest.raises(UsageError, match=message):
         quantised(model, **options)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_options_are_checked_at_every_precision(precision: str) -> None:
+    for options, message in (
+        ({"shceme": "w8a8"}, "expected options of pass quantise among .*, found 'shceme'"),
+        ({"scheme": "w9a9"}, "w9a9"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            Compilation.of(config_of("m", precision=precision, overrides={"passes": {"quantise": options}}))
+
+
+@pytest.mark.parametrize(
+    ("precision", "passes", "said"),
+    [
+        (
+            "fp32",
+            {"quantise": {"scheme": "w8a8"}},
+            "[passes.quantise] of halo.toml has no effect here: the pass computes",
+        ),
+        ("fp32", {"prune_heads": {"threshold": 0.5}}, "the pass runs with --enable prune_heads"),
+        ("int8", {"quantise": {"scheme": "w8a8"}}, ""),
+    ],
+)
+def test_options_that_have_no_effect_are_told(precision: str, passes: dict, said: str, caplog) -> None:
+    options = {"precision": precision, "force_precision": True, "overrides": {"passes": passes}}
+    Compilation.of(config_of("m", **options)).warn_of_unread()
+    assert (said in caplog.text) if said else not caplog.text
 
 
 def test_a_precision_whose_passes_do_not_run_is_refused() -> None:
@@ -166,6 +213,21 @@ def test_results_are_near_float64_and_rows_do_not_depend_on_their_number(target:
     for at in (0, 7, 32):
         np.testing.assert_array_equal(run(x=x[at : at + 1])[0], whole[at])
     np.testing.assert_array_equal(run(x=x[5:18]), whole[5:18])
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_a_row_with_what_is_no_number_is_that_and_no_other_row(normed: bool) -> None:
+    def body(m: ModelBuilder) -> Mapping[str, relax.Expr]:
+        x = m.op("rms_norm", m.inputs["x"], m.weight("norm", (32,)), eps=1e-5) if normed else m.inputs["x"]
+        return {"y": linear(m, x, "w", 24, bias=True)}
+
+    run, _ = compiled(small_model(X, body), _here("x86:avx2"))
+    x = np.random.default_rng(3).standard_normal((7, 32)).astype("float32")
+    wanted = run(x=x)
+    x[2, 5], x[6, 31] = np.nan, -np.float32(np.nan)
+    found = run(x=x)
+    assert np.isnan(found[[2, 6]]).all()
+    np.testing.assert_array_equal(found[[0, 1, 3, 4, 5]], wanted[[0, 1, 3, 4, 5]])
 
 
 # ------------------------------------------------------------------ fusion

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -125,6 +126,16 @@ def test_timed_inputs(shape, expected):
     inputs = timed_inputs(SPEC, shape, seed=0)
     assert inputs["input_ids"].shape == inputs["mask"].shape == expected
     assert inputs["mask"].all() and 0 <= inputs["input_ids"].min() and inputs["input_ids"].max() <= 99
+
+
+def test_timed_inputs_of_computed_sizes():
+    new = TensorSpec("new", ("batch", "tokens"), "float32")
+    whole = TensorSpec("whole", ("batch", "past + tokens"), "float32")
+    spec = replace(SPEC, inputs=(new, whole), ranges=dict.fromkeys(("batch", "tokens", "past"), (1, 9)))
+    found = timed_inputs(spec, "new=2x3,past=4,whole=2x7", 0)
+    assert {name: x.shape for name, x in found.items()} == {"new": (2, 3), "whole": (2, 7)}
+    with pytest.raises(UsageError, match=r"expected 2x7 for input whole, whose sizes past \+ tokens follow from"):
+        timed_inputs(spec, "new=2x3,past=4,whole=2x8", 0)
 
 
 def test_dimensions_without_a_size_take_the_typical_one():

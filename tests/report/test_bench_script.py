@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
+import importlib
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,11 +24,8 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "bench.py"
 
 @pytest.fixture(scope="module")
 def bench():
-    spec = importlib.util.spec_from_file_location("bench_script", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["bench_script"] = module
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(SCRIPT.parent))
+    return importlib.import_module("bench")
 
 
 def test_the_table_is_replaced_between_the_markers(bench, tmp_path):
@@ -236,7 +233,7 @@ def test_prepare_compiles_again_and_runs_only_engines_that_never_ran(bench, tmp_
 
 
 def test_the_ablation_says_what_leaving_out_costs_and_what_was_predicted(bench, tmp_path):
-    ablation = sys.modules["_ablation"]
+    ablation = importlib.import_module("_ablation")
     manifest = SimpleNamespace(
         reports={
             "optimise": {

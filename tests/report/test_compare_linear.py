@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import shutil
 import sys
@@ -17,11 +17,8 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "compare_linear.py"
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("compare_linear", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["compare_linear"] = module
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(SCRIPT.parent))
+    return importlib.import_module("compare_linear")
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,19 +15,13 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 def script(name: str):
-    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(SCRIPTS))
+    return importlib.import_module(name)
 
 
 @pytest.fixture(scope="module")
 def interleaved():
-    sys.path.insert(0, str(SCRIPTS))
-    import _interleaved
-
-    return _interleaved
+    return script("_interleaved")
 
 
 class FakeWorker:

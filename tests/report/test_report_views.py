@@ -210,10 +210,19 @@ def test_memory_is_that_of_the_engine_with_the_side_s_name() -> None:
     )
     text = markdown.render(ReportResult("both", HOST, sides, bench("halo_tvm", "onnxruntime")))
     assert "| peak RSS of a run, MiB | 50.0 | 60.0 | 0.83 |" in text
-    without = tuple(dataclasses.replace(s, profile=None) for s in sides)
+    without = tuple(dataclasses.replace(s, profile=None, params_mib=1.0) for s in sides)
     assert "| peak RSS of a run, MiB | - | - | - |" in markdown.render(
         ReportResult("both", HOST, without, bench("halo_tvm", "onnxruntime"))
     )
+
+
+def test_a_profile_from_a_file_says_what_it_knows_and_nothing_else() -> None:
+    text = markdown.render(ReportResult("model", HOST, (Side("model", "model", profile=profile("model")),)))
+    assert "| activations planned, MiB | 10.0 |" in text and "| params, MiB | 20.0 |" in text
+    assert "| library, MiB | - |" in text
+    assert [title for title in ("Fusion", "Operators and schedules", "Passes") if title in text] == []
+    both = markdown.render(ReportResult("m", HOST, (Side("model", "model", profile=profile("model")), side("b"))))
+    assert "| groups fused | - | 2 | - |" in both and "| functions | - | 5 |" in both
 
 
 def test_one_side_has_no_ratios() -> None:

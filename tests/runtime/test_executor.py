@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -251,6 +253,31 @@ def test_profile_names_the_kernels(module: Module) -> None:
     assert calls["matmul"] == calls["relu"] == calls["multiply"] == 1
     times = [time_us for *_, time_us in table]
     assert times == sorted(times, reverse=True) and times[-1] > 0
+
+
+def test_no_time_is_in_two_rows_of_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that calls others has its own time: on a clock that ticks when read, no tick is counted twice."""
+    from tvm import relax
+
+    x, y = (relax.Var(name, relax.TensorType((4,), "float32")) for name in "xy")
+    builder = relax.BlockBuilder()
+    with builder.function("twice", [y]):
+        builder.emit_func_output(builder.emit(relax.op.exp(builder.emit(relax.op.nn.relu(y)))))
+    with builder.function("main", [x]):
+        builder.emit_func_output(builder.emit(relax.Call(builder.get().get_global_var("twice"), [x])))
+    relax.build(builder.get(), target="llvm").export_library(str(tmp_path / "l.so"))
+    spec = tiny.FunctionSpec(inputs=(TensorSpec("x", (4,), "float32"),), outputs=(TensorSpec("y", (4,), "float32"),))
+    variant = Variant("any", (), (), "llvm", "model.so")
+    manifest = tiny.manifest(functions={"main": spec}, variants=(variant,))
+    write_artifact(tmp_path / "t.halo", manifest=manifest, library=tmp_path / "l.so")
+    ticks = itertools.count(1)
+    with load(tmp_path / "t.halo", threads=1) as module:
+        monkeypatch.setattr(time, "perf_counter_ns", lambda: 1000 * next(ticks))
+        table = module.profile()
+    monkeypatch.undo()
+    times = {name: us for name, _, us in table}
+    assert {"twice", "relu", "tir_exp"} <= set(times)
+    assert 0 < sum(times.values()) < next(ticks)
 
 
 def test_profile_of_a_graph_in_machine_code_says_why_not(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ from halo_tvm.runtime.language.sampling import Sampler, log_probabilities
 from halo_tvm.runtime.language.spec import LanguageSpec, spec_of
 from halo_tvm.runtime.language.text import Pieces, Text
 from halo_tvm.runtime.validation import validate_artifact
-from halo_tvm.text_reference import _kept, passage_of
+from halo_tvm.text_reference import _kept, calibration_of, passage_of
 
 tokenizers = pytest.importorskip("tokenizers")
 PROMPT = list(range(60, 71))
@@ -253,6 +253,8 @@ def test_a_passage_measures_what_linears_read(directory: Path, tmp_path: Path) -
     ):
         with pytest.raises(UsageError, match=message):
             passage_of(model, str(path), "--calibrate")
+    with pytest.raises(UsageError, match="a definition of ours serves beside --calibrate .*another engine evaluates"):
+        calibration_of(replace(model, engine=lambda inputs: {}), str(text))
 
 
 def test_a_text_is_a_gate(directory: Path, tmp_path: Path, capsys) -> None:
@@ -294,6 +296,90 @@ def test_the_end_token_ends_an_answer(model, monkeypatch) -> None:
     assert (answer.tokens, answer.text, answer.ended) == ((token,), "", "end")
 
 
+def test_special_tokens_are_shown_and_stop_where_asked(model) -> None:
+    """The tokenizer's <begin>, 256, which a bias makes the likeliest; its <end>, 257, ends an answer."""
+    begins, ends = {"logit_bias": {256: 1e6}}, {"logit_bias": {END: 1e6}}
+    hidden, shown = (model.generate(PROMPT, max_new_tokens=3, special=special, **begins) for special in (False, True))
+    assert hidden.tokens == shown.tokens == (256, 256, 256)
+    assert (
+        (hidden.text, shown.text) == ("", "<begin>" * 3) == (model.text([256] * 3), model.text([256] * 3, special=True))
+    )
+    assert "".join(model.stream(PROMPT, max_new_tokens=3, special=True, **begins)) == shown.text
+    for special in (False, True):
+        stopped = model.generate(PROMPT, max_new_tokens=3, stop="<begin>", special=special, **begins)
+        assert (stopped.text, stopped.tokens, stopped.ended) == ("", (256,), "stop")
+    stopped = model.generate(PROMPT, max_new_tokens=3, stop=["gin><be"], special=True, **begins)
+    assert (stopped.text, stopped.ended) == ("<be", "stop")
+    ended = model.generate(PROMPT, max_new_tokens=3, special=True, **ends)
+    assert (ended.text, ended.tokens, ended.ended) == ("", (END,), "end")
+    goes_on = model.generate(PROMPT, max_new_tokens=3, ignore_eos=True, **ends)
+    assert goes_on.ended == "length" and END not in goes_on.tokens
+    assert model.generate(PROMPT, max_new_tokens=3, stop=None).ended == "length"
+
+
+def test_numbers_of_numpy_are_numbers(model) -> None:
+    drawn = [
+        model.generate(PROMPT, max_new_tokens=kind(5), temperature=near(0.75), top_k=kind(9), seed=kind(3)).tokens
+        for kind, near in ((int, float), (np.int64, np.float32))
+    ]
+    assert drawn[0] == drawn[1]
+
+
+def test_an_interrupted_call_leaves_what_was_there(artifact: Path, monkeypatch) -> None:
+    """Between two chunks, and behind the last one: what follows goes on from the tokens that were held."""
+    rng = np.random.default_rng(0)
+    long, more = rng.integers(0, 256, 540), rng.integers(0, 256, 5)
+    with LanguageModel.load(artifact, context=600, threads=2) as model:
+        wanted = model.prefill([*PROMPT, *more])
+        step, feed, calls = model._steps._step, model._steps.feed, itertools.count()
+
+        def between(*asked):
+            if next(calls) == 1:
+                raise KeyboardInterrupt
+            return step(*asked)
+
+        def behind(*asked):
+            feed(*asked)
+            raise KeyboardInterrupt
+
+        for name, broken in (("_step", between), ("feed", behind)):
+            model.prefill(PROMPT)
+            with monkeypatch.context() as patched:
+                patched.setattr(model._steps, name, broken)
+                with pytest.raises(KeyboardInterrupt):
+                    model.extend(long)
+            assert model.length == len(PROMPT)
+            np.testing.assert_allclose(model.extend(more), wanted, atol=1e-5)
+            assert model.length == len(PROMPT) + len(more) == model._steps.filled[0]
+
+
+def test_a_context_is_called_too_short_only_where_it_can_be_longer(artifact: Path) -> None:
+    with LanguageModel.load(artifact, context=8) as model:
+        with pytest.raises(InputError, match=r"or load the model with a larger context, up to 4096 \(--context, con"):
+            model.prefill([1] * 9)
+    with LanguageModel.load(artifact, context=4096) as model:
+        with pytest.raises(InputError, match="found 4097: shorten the prompt; the model's positions allow no more"):
+            model.generate([1] * 4097)
+
+
+def test_a_conversation_forgets_its_oldest_turns(artifact: Path, capsys, monkeypatch) -> None:
+    asked, conversation = [], Text.conversation
+    monkeypatch.setattr(Text, "conversation", lambda self, m, *rest: (asked.append(m), conversation(self, m, *rest))[1])
+    lines = iter(["one", "two", "three", "four", "x" * 100, "five"])
+    monkeypatch.setattr("builtins.input", lambda _prompt: next(lines, None) or (_ for _ in ()).throw(EOFError))
+    words = ["--system", "sys", "--context", "100", "--max-new-tokens", "4", "--logit-bias", "120=1000"]  # "x"
+    assert main(["run", str(artifact), "--interactive", *words]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert [line for line in said if "forgotten" in line][0].startswith(
+        "[the context of 100 tokens is full: the oldest"
+    )
+    errors = [line for line in said if line.startswith("error: ")]
+    assert len(errors) == 1 and "a prompt of at most 100 tokens" in errors[0] and "--context" in errors[0]
+    roles = [m["role"] for m in asked[-1]]
+    assert roles[0] == "system" and roles[1:] == ["user", "assistant"] * (len(roles) // 2 - 1) + ["user"]
+    assert asked[-1][-1]["content"] == "five" and asked[-1][1]["content"] != "one"
+
+
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
@@ -310,7 +396,31 @@ def test_the_end_token_ends_an_answer(model, monkeypatch) -> None:
         (lambda m: m.generate("a", top_p=0.0), "top_p above 0 and at most 1, found 0.0"),
         (lambda m: m.generate("a", temperature=-1.0), "temperature of 0 or more"),
         (lambda m: m.generate("a", temperature=float("nan")), "temperature of 0 or more"),
-        (lambda m: m.generate("a", top_k=0), "top_k of at least 1"),
+        (lambda m: m.generate("a", top_k=-1), "top_k as a whole number of 0 or more, found -1"),
+        (lambda m: m.generate("a", max_new_tokens=2.5), "max_new_tokens of at least 1, found 2.5: pass a whole number"),
+        (lambda m: m.generate("a", max_new_tokens="5"), "max_new_tokens of at least 1, found '5'"),
+        (lambda m: m.generate("a", seed=-1), "seed as a whole number of 0 or more, found -1"),
+        (lambda m: m.generate("a", seed=1.5), "seed as a whole number of 0 or more, found 1.5"),
+        (lambda m: m.generate("a", logprobs=2.5), "logprobs from 0 to 258, found 2.5"),
+        (lambda m: m.generate("a", logprobs=True), "logprobs from 0 to 258, found True"),
+        (lambda m: m.generate("a", stop=5), "stop as a text or a list of texts, found 5"),
+        (lambda m: m.generate("a", stop=b"e"), "stop as a text or a list of texts, found b'e'"),
+        (lambda m: m.generate("a", repetition_penalty=1e-60), "repetition_penalty above 0, from 0.001 to 1000"),
+        (lambda m: m.generate("a", presence_penalty=float("nan")), "presence_penalty from -1000 to 1000, found nan"),
+        (lambda m: m.generate("a", logit_bias=[1]), "logit_bias as a number by token id"),
+        (lambda m: m.generate("a", logit_bias={"a": 1}), "token ids in logit_bias, found 'a'"),
+        (lambda m: m.generate("a", logit_bias={258: 1}), "token ids from 0 to 257 in logit_bias, found 258"),
+        (
+            lambda m: m.generate("a", logit_bias={1: float("inf")}),
+            "numbers in logit_bias, or -inf for never, found inf",
+        ),
+        (lambda m: m.generate(np.array([[5, 6], [5, 6]])), "a list of token ids, found int64 of rank 2"),
+        (lambda m: m.generate(b"hello"), "a prompt as text or token ids, found bytes"),
+        (lambda m: m.prefill(b"hello"), "a list of token ids, found bytes"),
+        (lambda m: m.generate_all("AB"), "a list of prompts, found one, 'AB': put it into a list"),
+        (lambda m: m.generate_all([{"role": "user", "content": "a"}]), "prompts or conversations, found a message"),
+        (lambda m: m.truncate(0.0), "expected a length from 0 to"),
+        (lambda m: m.prefill([1], slot=0.0), "a slot from 0 to 0, found 0.0"),
         (lambda m: m.generate("a", repetition_penalty=0.0), "repetition_penalty above 0"),
         (lambda m: m.generate("a", logprobs=999), "logprobs from 0 to 258"),
         (lambda m: m.generate("a", stop=[""]), "stop strings of at least one character"),
@@ -470,8 +580,11 @@ def test_a_fork_is_told_to_load_again(model) -> None:
 
 
 def test_loading_refuses_what_does_not_fit(artifact: Path, directory: Path, monkeypatch, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="a context from 1 to 4096, which the model's positions allow, found 4097"):
-        LanguageModel.load(artifact, context=4097)
+    for context in (4097, 2.5):
+        with pytest.raises(UsageError, match=f"from 1 to 4096, which the model's positions allow, found {context}"):
+            LanguageModel.load(artifact, context=context)
+    with pytest.raises(UsageError, match="expected a whole number of slots, found 2.0"):
+        LanguageModel.load(artifact, slots=2.0)
     monkeypatch.setattr("halo_tvm.runtime.language.steps._free_bytes", lambda: 100)
     with pytest.raises(EnvironmentProblem, match="memory for caches of 1024 bytes, which a context of 8 takes"):
         LanguageModel.load(artifact, context=8)
@@ -523,6 +636,7 @@ def test_the_command_line_answers(artifact: Path, capsys, monkeypatch) -> None:
             "expected --temperature beside --prompt, --interactive or --audio, found it alone",
         ),
         (["--interactive", "--template", "think"], "expected NAME=VALUE as --template, found 'think'"),
+        (["--prompt", "a", "--logit-bias", "5"], "expected ID=NUMBER as --logit-bias, found '5'"),
     ):
         assert main(["run", str(artifact), *words]) == 1
         assert message in capsys.readouterr().err
@@ -531,6 +645,9 @@ def test_the_command_line_answers(artifact: Path, capsys, monkeypatch) -> None:
     assert capsys.readouterr().err == "halo-tvm: interrupted\n"
     assert main(["run", str(artifact), "--prompt", "a", "--temperature", "0.7", "--top-p", "0.9"]) == 0
     capsys.readouterr()
+    words = "--max-new-tokens 2 --special --ignore-eos --logit-bias 256=1e6,257=2e6 --frequency-penalty 0.1".split()
+    assert main(["run", str(artifact), "--prompt", "a", *words]) == 0
+    assert capsys.readouterr().out == "<begin><begin>\n"
     assert main(["run", str(artifact), "--prompt", "a", "--function", "decode"]) == 1
     assert "--function decode without --prompt" in capsys.readouterr().err
     words = ["--function", "decode", "--shape", "capacity=32"]

@@ -344,7 +344,7 @@ DEVICE = Device(3, "x86_64", "other", X86.isas[0].requires, 1 << 15, 1 << 20, 1 
 def test_a_remote_device_decides_level_threads_and_fingerprint(tmp_path, tiny, fake, monkeypatch) -> None:
     asked = []
     monkeypatch.setattr(rpc, "device_behind", lambda address, key, gpu: asked.append((address, key)) or DEVICE)
-    monkeypatch.setattr(rpc, "make_rpc_lab", lambda *args, **options: (*args, options))
+    monkeypatch.setattr(rpc, "RpcLab", lambda *args, **options: (*args, options))
     remote = {"rpc": "farm:9190", "device_key": "board"}
     tune(tmp_path, "tiny", **remote, seed=7, cold_cache=False)
     (made,) = fake.made

@@ -27,7 +27,7 @@ from halo_tvm.tuning import place
 from halo_tvm.tuning.measure import make_lab
 from halo_tvm.tuning.measure import protocol as p
 from halo_tvm.tuning.measure.lab import Failure, LabOptions
-from halo_tvm.tuning.measure.rpc import make_rpc_lab
+from halo_tvm.tuning.measure.rpc import RpcLab
 from halo_tvm.tuning.model import tune_module
 from halo_tvm.tuning.task import tasks_of
 
@@ -219,7 +219,7 @@ def test_a_gpu_of_another_machine(farm, monkeypatch):
     asked = TuneConfig(model="x", target="cuda", rpc=farm.option, device_key=KEY)
     where = place.place_of(asked)
     assert where.target.name == "cuda:sm_80" and where.fingerprint == fingerprint_of(gpu_rules.TARGET)
-    with make_rpc_lab(where.target, options(), farm.address, KEY, seed=0, fingerprint=where.fingerprint) as lab:
+    with RpcLab(where.target, options(), farm.address, KEY, seed=0, fingerprint=where.fingerprint) as lab:
         assert lab.device.gpu == Gpu("", "sm_80", 108, 40 << 20)
         assert lab.open(gpu_rules.task(64)) > 0
         good, wrong, outside, other = lab.order([D("plain", 1), D("wrong"), D("outside"), D("plain", 2)])

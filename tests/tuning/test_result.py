@@ -9,9 +9,9 @@ from halo_tvm.report.host import describe_host
 from halo_tvm.tuning.result import next_steps, refuse_without_trial
 
 
-def task(outcome, note, *, measured=0, failures=None):
+def task(outcome, note, *, measured=0, failures=None, ended=""):
     return r.TaskResult(
-        note, note, "toy", 1, outcome, (), (), (), {}, 1.0, 1.0, 1.0, measured, failures or {}, 0.0, note
+        note, note, "toy", 1, outcome, (), (), (), {}, 1.0, 1.0, 1.0, measured, failures or {}, 0.0, note, ended=ended
     )
 
 
@@ -58,3 +58,13 @@ def test_tasks_that_were_not_reached_ask_for_a_larger_budget():
     half = r.TuneResult("m", "t", describe_host(), "log", (task(r.KEPT, ""), task(r.UNTRIED, "")))
     assert next_steps(half, TuneConfig(model="m")) == ["1 of 2 tasks were not reached: give a larger --budget than 10m"]
     assert next_steps(half, TuneConfig(model="m", trials=3)) == []
+
+
+def test_a_budget_that_measures_nothing_asks_for_a_larger_one():
+    def steps(*tasks):
+        return next_steps(r.TuneResult("m", "t", describe_host(), "log", tasks), TuneConfig(model="m", budget="30s"))
+
+    over, untried = task(r.KEPT, "", ended="budget"), task(r.UNTRIED, "")
+    said = ["the budget ended before a candidate was measured: give a larger --budget than 30s"]
+    assert steps(over) == steps(over, untried) == said
+    assert steps(task(r.KEPT, "", measured=1, ended="budget")) == steps(task(r.KEPT, "", ended="roofline")) == []

@@ -27,7 +27,7 @@ from halo_tvm.report import tuned as r
 from halo_tvm.targets import resolve as target_named
 from halo_tvm.tuning.measure import protocol as p
 from halo_tvm.tuning.measure.lab import Failure, LabOptions
-from halo_tvm.tuning.measure.rpc import make_rpc_lab, refuse_other_targets, serve
+from halo_tvm.tuning.measure.rpc import RpcLab, refuse_other_targets, serve
 from halo_tvm.tuning.measure.rpc.device import Device, device_of
 from halo_tvm.tuning.measure.rpc.session import Session
 from halo_tvm.tuning.measure.rpc.tracker import Tracker
@@ -73,10 +73,9 @@ def space(monkeypatch):
     return choose
 
 
-def lab_of(farm, **changes):
-    settings = {"wait_s": 60.0, "session_s": 600.0, **changes}
+def lab_of(farm, **settings):
     options = LabOptions(threads=1, memory_bytes=2 << 30, timeout_s=20.0, modules=("toy_rules",), builders=1)
-    return make_rpc_lab(toy_rules.target(), options, farm.address, KEY, seed=0, **settings)
+    return RpcLab(toy_rules.target(), options, farm.address, KEY, seed=0, **settings)
 
 
 def toy_task():
@@ -127,14 +126,14 @@ def test_another_kind_of_machine_under_the_same_key(monkeypatch):
     target, address = toy_rules.target(), ("127.0.0.1", 1)
     options = LabOptions(threads=1, memory_bytes=2 << 30, builders=1)
     refused = "devices of one kind.*under the key toy, but one has cores 8 instead of 2, l3_bytes 33554432 instead of"
-    with make_rpc_lab(target, options, address, KEY, seed=0) as lab:
+    with RpcLab(target, options, address, KEY, seed=0) as lab:
         lab._begin_session(1.0)
         with pytest.raises(EnvironmentProblem, match=refused):
             lab._begin_session(1.0)
         assert lab.device == one
     # What was asked before the run decides from the first session on.
     with pytest.raises(EnvironmentProblem, match="cores 2 instead of 8"):
-        make_rpc_lab(target, options, address, KEY, seed=0, fingerprint=other.fingerprint(target)).__enter__()
+        RpcLab(target, options, address, KEY, seed=0, fingerprint=other.fingerprint(target)).__enter__()
 
 
 def test_a_wrong_key(farm):

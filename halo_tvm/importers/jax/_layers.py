@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from tvm import ir, relax
+from tvm import relax
 
+from ...relay_ops.operator import op_name
 from ..meaning.builder import expr_shape
 from ..meaning.recurrence import recurrent_layer
 from ..meaning.sizes import prim
@@ -210,7 +211,7 @@ def _projection(c: Primitive, x: relax.Expr) -> _Projection:
 
 def _product_behind(c: Primitive, x: relax.Expr) -> _Projection | None:
     bound = c.bound_to(x)
-    name = bound.op.name if isinstance(bound, relax.Call) and isinstance(bound.op, ir.Op) else ""
+    name = op_name(bound)
     if name == "relax.permute_dims" and [int(a) for a in bound.attrs.axes] == [1, 0, 2]:
         inner = _product_behind(c, bound.args[0])
         if inner is not None:

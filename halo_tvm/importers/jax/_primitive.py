@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tvm import ir, relax
+from tvm import relax
 
 from ...dimensions import is_one
-from ..meaning.builder import Builder, Refused, expr_dtype, expr_shape
+from ...relay_ops.operator import op_name
+from ..meaning.builder import Builder, Refused, expr_shape
 from ..meaning.constant import Constant, numpy_dtype
-from ..meaning.sizes import Dim, prim
-from ._values import Opaque, Spread, Value
+from ..meaning.sizes import Dim
+from ._values import Spread, Value
 
 if TYPE_CHECKING:
     from ._walk import Walker
 
 _DTYPES = frozenset("float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split())
-_PERMUTE, _RESHAPE = (ir.Op.get(f"relax.{name}") for name in ("permute_dims", "reshape"))
 
 
 def dtype_name(dtype: object) -> str:
@@ -106,43 +106,22 @@ class Primitive(Builder):
     def spread(self, small: relax.Expr | Constant, shape: Sequence[Dim]) -> Value:
         """`small` as a value of `shape`, which it broadcasts to."""
         own = small.shape if isinstance(small, Constant) else expr_shape(small)
-        same = len(own) == len(shape) and all(self.sizes.is_equal(a, b) for a, b in zip(own, shape))
-        return small if same else Spread(small, tuple(shape))
-
-    def bound_to(self, x: relax.Expr) -> Any:
-        """What a variable is bound to; None for a parameter."""
-        return self.block.lookup_binding(x) if isinstance(x, relax.Var) else x
+        return small if self.sizes.same_shape(own, shape) else Spread(small, tuple(shape))
 
     def reshape(self, x: relax.Expr, shape: Sequence[Dim]) -> relax.Expr:
         """`x` in another shape; two in a row are one, and none where they cancel."""
         inner = self.bound_to(x)
-        if isinstance(inner, relax.Call) and inner.op == _RESHAPE and len(expr_shape(inner.args[0])):
-            x = inner.args[0]
-        own = expr_shape(x)
-        if len(own) == len(shape) and all(self.sizes.is_equal(a, b) for a, b in zip(own, shape)):
-            return x
-        if any(isinstance(d, int) and d == 0 for d in shape):  # TVM reshapes no tensor without elements
-            return self.zeros(shape, expr_dtype(x))
-        return self.emit(relax.op.reshape(x, relax.ShapeExpr([prim(d) for d in shape])))
+        joined = op_name(inner) == "relax.reshape" and inner.args[0].ty.ndim
+        return super().reshape(inner.args[0] if joined else x, shape)
 
     def permute(self, x: relax.Expr, axes: Sequence[int]) -> relax.Expr:
         """permute_dims; two in a row are one, and one that moves axes of size 1 only is a reshape."""
-        axes = list(axes)
-        inner = self.bound_to(x)
-        if isinstance(inner, relax.Call) and inner.op == _PERMUTE and inner.attrs.axes is not None:
-            axes = [int(inner.attrs.axes[a]) for a in axes]
-            x = inner.args[0]
+        x, axes = self.one_permutation(x, axes)
         shape = expr_shape(x)
         moved = [a for a in axes if not is_one(shape[a])]
         if moved == sorted(moved):
             return self.reshape(x, [shape[a] for a in axes])
         return self.emit(relax.op.permute_dims(x, axes))
 
-    def zeros(self, shape: Sequence[Dim], dtype: str) -> relax.Expr:
-        return self.emit(relax.op.zeros(relax.ShapeExpr([prim(d) for d in shape]), dtype))
-
     def scalar(self, value: object, dtype: str) -> relax.Expr:
         return relax.const(np.asarray(value).astype(numpy_dtype(dtype)), dtype)
-
-    def opaque(self, index: int) -> bool:
-        return isinstance(self.values[index], Opaque)

@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 from jax import export, tree_util
-from tvm import relax, tirx
+from tvm import relax
 
 from ...artifact import UNBOUNDED
+from ...dimensions import text_of
 from ...errors import UnsupportedModel, UsageError
 from ...imported import ImportedModel, InputSpec
 from ..meaning.builder import Refused
@@ -277,11 +278,8 @@ def _input(walker: Walker, name: str, spec: Any) -> relax.Var:
 
 
 def _input_spec(walker: Walker, name: str, var: relax.Var) -> InputSpec:
-    shape = tuple(
-        int(d) if isinstance(d, tirx.IntImm) else d.name if isinstance(d, tirx.Var) else str(d)
-        for d in var.ty.shape.values
-    )
     rows = walker.rows.get(name)
+    shape = tuple(map(text_of, var.ty.shape.values))
     return InputSpec(name, shape, str(var.ty.dtype), None if rows is None else (0, rows - 1))
 
 

@@ -174,9 +174,7 @@ class Walker:
             if not isinstance(value, relax.Var) and isinstance(value, relax.Call):
                 value = self.emit(value, self.place_of(eqn))
             found = [str(value.ty.dtype), value.ty.ndim]
-            same = isinstance(value.ty.shape, relax.ShapeExpr) and all(
-                self.sizes.is_equal(a, b) for a, b in zip(expr_shape(value), shape)
-            )
+            same = isinstance(value.ty.shape, relax.ShapeExpr) and self.sizes.same_shape(expr_shape(value), shape)
             if found == expected and not same:
                 value = self.builder.match_cast(value, relax.TensorType([prim(d) for d in shape], expected[0]))
         assert found == expected, f"{eqn.primitive.name}: converted to {found}, jax says {aval}"

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from tvm import ir, relax, te, tirx
 
 from ...extremes import maximum
+from ...relay_ops.parts.in_order import element_count
 from .builder import Builder, expr_shape
-from .pooling import first_place, global_pooling, place_of, pooling, product
+from .pooling import first_place, global_pooling, place_of, pooling
 from .sizes import Dim, plain, prim
 from .windows import Window
 
@@ -22,7 +23,7 @@ def adaptive_pooling(builder: Builder, x: relax.Expr, wanted: Sequence[Dim], kin
     space = expr_shape(x)[2:]
     if all(isinstance(w, int) and w == 1 for w in wanted):
         return global_pooling(builder, x, kind)
-    if all(builder.sizes.is_equal(size, want) for size, want in zip(space, wanted)):
+    if builder.sizes.same_shape(space, wanted):
         return x
     window = even_window(space, wanted)
     if window is not None:
@@ -43,7 +44,7 @@ def adaptive_pooling(builder: Builder, x: relax.Expr, wanted: Sequence[Dim], kin
             return out
 
         def mean(*i: ir.Expr) -> ir.Expr:
-            count = product([end(o) - start(o) for o, (start, end) in zip(i[2:], bounds)])
+            count = element_count([end(o) - start(o) for o, (start, end) in zip(i[2:], bounds)])
             return (out[i] / count.astype(wide)).astype(x.dtype)
 
         return te.compute(out.shape, mean, name="mean")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import relax
 
-from ...dimensions import is_one
+from ...dimensions import is_one, text_of
 from .builder import Builder, expr_shape
 from .sizes import Dim, prim
 
@@ -62,7 +62,8 @@ def _fitted(
         is_known = isinstance(dim, int) and isinstance(size, int)
         decided = builder.sizes.decided(fits(dim, size)) if word or is_known else None
         builder.refuse_unless(
-            decided is not False, f"expected {what} of size {word}{size} along axis {axis}, found {dim}"
+            decided is not False,
+            f"expected {what} of size {word}{text_of(size)} along axis {axis}, found {text_of(dim)}",
         )
         if decided is None:
             dims[axis] = joined(dim, size)

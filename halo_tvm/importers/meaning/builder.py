@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn, TypeGuard
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 from tvm import relax
 
+from ...relay_ops.operator import op_name, order_of
 from .constant import Constant
 from .sizes import Dim, Sizes, plain, prim
 
@@ -53,6 +54,35 @@ class Builder(ABC):
     @abstractmethod
     def weight(self, value: Constant) -> relax.Expr:
         """`value` as an expression: a parameter of the function where it is large."""
+
+    def bind(self, x: relax.Expr) -> relax.Expr:
+        """As `emit`; a variable is bound already."""
+        return x if isinstance(x, relax.Var) else self.emit(x)
+
+    def bound_to(self, x: relax.Expr) -> Any:
+        """What a variable is bound to; None for a parameter."""
+        return self.block.lookup_binding(x) if isinstance(x, relax.Var) else x
+
+    def has_shape(self, x: relax.Expr, shape: Sequence[Dim]) -> bool:
+        """Whether `x` is known to have that shape."""
+        return isinstance(x.ty.shape, relax.ShapeExpr) and self.sizes.same_shape(expr_shape(x), shape)
+
+    def reshape(self, x: relax.Expr, shape: Sequence[Dim]) -> relax.Expr:
+        """`x` in another shape; `x` itself where it has that shape."""
+        if self.has_shape(x, shape):
+            return x
+        sizes = relax.ShapeExpr([prim(d) for d in shape])
+        if 0 in [d for d in map(plain, shape) if isinstance(d, int)]:  # TVM reshapes no tensor without elements
+            return self.emit(relax.op.zeros(sizes, expr_dtype(x)))
+        return self.emit(relax.op.reshape(x, sizes))
+
+    def one_permutation(self, x: relax.Expr, axes: Sequence[int]) -> tuple[relax.Expr, list[int]]:
+        """What to permute, and how, for `x` by `axes`: where `x` is permuted itself, both at once."""
+        inner = self.bound_to(x)
+        if op_name(inner) != "relax.permute_dims":
+            return x, list(axes)
+        before = order_of(inner)
+        return inner.args[0], [before[a] for a in axes]
 
     def te(self, function: Callable, *args: object, name: str = "", **kwargs: object) -> relax.Expr:
         """Bind a call of the tensor expression `function(*args)`; sizes among `args` may be symbolic."""

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from tvm import ir, relax, te, tirx
 
 from ...extremes import is_nan
+from ...relay_ops.parts.in_order import element_count
 from ...relay_ops.pooling import Pooling, least
 from .builder import Builder, expr_dtype, expr_shape
 from .pointwise import widened
-from .sizes import Dim, Sizes
+from .sizes import Sizes
 from .windows import Window, filled, is_static
 
 
@@ -25,8 +26,6 @@ def pooling(
     p: int = 2,
 ) -> relax.Expr:
     """halo.pooling: `kind` is max, average or lp; with `ceil` a last window may be cut off."""
-    if ceil:
-        window = window.cut_to(expr_shape(x)[2:])
     attrs = {
         "layout": "first",
         "kind": kind,
@@ -39,7 +38,7 @@ def pooling(
     }
     pads = window.pads_over(builder.sizes, expr_shape(x)[2:])
     if is_static(pads):
-        return builder.emit(Pooling.call(filled(builder, x, window), **attrs, pads=pads))
+        return builder.emit(Pooling.call(filled(builder, x, window, ceil=ceil), **attrs, pads=pads))
     if kind == "max":  # padding that depends on sizes is written out, so that the windows stay an operator
         around = builder.te(lambda x: _surrounded(x, window, builder.sizes), x, name="surrounded")
         return builder.emit(Pooling.call(around, **attrs, pads=(0,) * len(pads)))
@@ -77,7 +76,7 @@ def places(builder: Builder, x: relax.Expr, out: relax.Expr, window: Window, *, 
     def compute(x: te.Tensor, y: te.Tensor) -> te.Tensor:
         sizes = list(x.shape[2:])
         pads = window.pads_over(builder.sizes, sizes)
-        image = product(sizes)
+        image = element_count(sizes)
         ks = [te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(window.kernel)]
 
         def element(n, c, *place):
@@ -126,11 +125,3 @@ def global_pooling(builder: Builder, x: relax.Expr, kind: str, p: int = 2) -> re
     total = builder.emit(relax.op.sum(power, axes, keepdims=True))
     root = total if p == 1 else builder.emit(relax.op.power(total, relax.const(1.0 / p, expr_dtype(total))))
     return builder.cast(root, dtype)
-
-
-def product(sizes: Sequence[Dim]) -> Dim:
-    """The number of elements of `sizes`, left as it is written."""
-    out = sizes[0]
-    for size in sizes[1:]:
-        out = out * size
-    return out

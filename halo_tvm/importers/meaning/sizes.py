@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import sym, tirx
 
 Dim = int | tvm.ir.Expr  # one size: a number, or an expression of symbolic dimensions
@@ -20,7 +21,9 @@ class Sizes:
 
     def __init__(self) -> None:
         self._analyzer = sym.Analyzer()
-        self._noted: set[str] = set()  # sizes of tensors, as text
+        self._noted: dict[
+            int, Dim
+        ] = {}  # sizes of tensors, by their form; they live on, so that no other is taken for one
         self._declared: set[tirx.Var] = set()
 
     def declare(self, var: tirx.Var, low: int, high: int) -> None:
@@ -33,11 +36,11 @@ class Sizes:
             if isinstance(dim, tirx.Var) and dim not in self._declared:
                 self.declare(dim, 0, sym.ConstIntBound.POS_INF)  # max(dim, 0), as a slice says, is dim
             elif not isinstance(dim, int):
-                self._noted.add(str(dim))
+                self._noted.setdefault(_form(dim), dim)
 
     def is_size(self, dim: Dim) -> bool:
         """Whether `dim` is not negative, as far as is known."""
-        return str(dim) in self._noted or bool(self.decided(prim(dim) >= 0))
+        return _form(dim) in self._noted or bool(self.decided(prim(dim) >= 0))
 
     def simplify(self, dim: Dim) -> Dim:
         return dim if isinstance(dim, int | float) else plain(self._analyzer.simplify(_bounded(dim)))
@@ -53,6 +56,10 @@ class Sizes:
         if isinstance(a, int) and isinstance(b, int):
             return a == b
         return bool(self._analyzer.can_prove_equal(_bounded(prim(a)), _bounded(prim(b))))
+
+    def same_shape(self, a: Sequence[Dim], b: Sequence[Dim]) -> bool:
+        """Whether there are as many of one as of the other, and each is equal to its counterpart."""
+        return len(a) == len(b) and all(map(self.is_equal, a, b))
 
     def floordiv(self, a: Dim, b: Dim) -> Dim:
         return self.simplify(tirx.floordiv(prim(a), prim(b)))
@@ -76,6 +83,11 @@ class Sizes:
         if self._analyzer.can_prove(simplified):
             return True
         return False if self._analyzer.can_prove(tirx.Not(simplified)) else None
+
+
+def _form(dim: Dim) -> int:
+    """Equal for what is written alike of the same variables, whatever they are called."""
+    return int(tvm_ffi.structural_hash(prim(dim), map_free_vars=False))
 
 
 def plain(dim: tvm.ir.Expr | int) -> Dim:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tvm import relax
 
 from .broadcast import at_least
 from .builder import Builder, expr_shape
-from .sizes import Dim, Sizes, plain, prim
+from .sizes import Dim, Sizes, prim
 
 
 @dataclass(frozen=True)
@@ -42,24 +42,6 @@ class Window:
         """Elements between the first and the last of a window, both counted."""
         return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations)]
 
-    def cut_to(self, space: Sequence[Dim]) -> Window:
-        """The window whose last position may be cut off, on axes of the sizes `space`.
-
-        Where it is longer than an axis without padding, and would not fit twice, it sees the whole of it, once.
-        """
-        if self.same:
-            return self
-        rank = len(self.kernel)
-        sizes = [
-            size if isinstance(size, int) and d == 1 and not (a or b) and size < k < size + stride else None
-            for size, k, stride, d, a, b in zip(
-                map(plain, space), self.kernel, self.strides, self.dilations, self.pads, self.pads[rank:]
-            )
-        ]
-        kernel = tuple(k if size is None else size for k, size in zip(self.kernel, sizes))
-        strides = tuple(s if size is None else size for s, size in zip(self.strides, sizes))
-        return replace(self, kernel=kernel, strides=strides)
-
     def pads_over(self, sizes: Sizes, space: Sequence[Dim]) -> tuple[Dim, ...]:
         """Elements added to axes of the sizes `space`: all beginnings, then all ends."""
         if not self.same:
@@ -85,17 +67,21 @@ def is_static(pads: Sequence[Dim]) -> bool:
     return all(isinstance(p, int) for p in pads)
 
 
-def filled(builder: Builder, x: relax.Expr, window: Window) -> relax.Expr:
-    """`x` [n, c, *space], in which `window` fits at least once; a run where it does not is refused."""
+def filled(builder: Builder, x: relax.Expr, window: Window, *, ceil: bool = False) -> relax.Expr:
+    """`x` [n, c, *space], in which `window` fits at least once; a run where it does not is refused.
+
+    With `ceil` a last window may be cut off, by less than a stride: the first may be it.
+    """
     if window.same:  # a window for every stride
         return x
     shape = expr_shape(x)
     rank = len(shape) - 2
     least: list[Dim | None] = [None, None]
-    for size, extent, a, b in zip(shape[2:], window.extents, window.pads, window.pads[rank:]):
-        fits = builder.sizes.decided(prim(size) >= extent - a - b)
-        least.append(None if fits else extent - a - b)
+    for size, extent, stride, a, b in zip(shape[2:], window.extents, window.strides, window.pads, window.pads[rank:]):
+        needed = extent - a - b - (stride - 1 if ceil else 0)
+        least.append(None if builder.sizes.decided(prim(size) >= needed) else needed)
     if all(size is None for size in least):
         return x
     # Its sizes under the names they had: nothing behind it sees a maximum.
-    return builder.declared(at_least(builder, x, least, "an image"), shape)
+    what = f"an image under a window of {' x '.join(map(str, window.kernel))}"
+    return builder.declared(at_least(builder, x, least, what), shape)

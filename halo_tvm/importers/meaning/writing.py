@@ -5,6 +5,7 @@ from __future__ import annotations
 from tvm import relax, tirx
 
 from ...dimensions import is_one
+from ...relay_ops.operator import op_name
 from ...relay_ops.parts.in_order import COMBINED, Nest, elements_written, rows_written, written
 from .builder import Builder
 from .sizes import prim
@@ -34,8 +35,8 @@ def write_elements(
 
 def rows_of(builder: Builder, indices: relax.Expr, data: relax.Expr, axis: int) -> relax.Expr | None:
     """[rows, 1], where `indices` are that for whole rows of `data`, as graph nets spell it; else None."""
-    call = builder.block.lookup_binding(indices) if isinstance(indices, relax.Var) else None
-    if axis or not isinstance(call, relax.Call) or getattr(call.op, "name", "") != "relax.broadcast_to":
+    call = builder.bound_to(indices)
+    if axis or op_name(call) != "relax.broadcast_to":
         return None
     source = call.args[0]
     sizes = [*getattr(getattr(source.ty, "shape", None), "values", ())]

@@ -75,7 +75,7 @@ def attend(
     for size in (h, g, d):
         node.refuse_unless(isinstance(size, int), f"expected heads and their size to be known, found {size}")
     node.refuse_unless(h % g == 0, f"expected query heads to be a multiple of key heads, found {h} and {g}")
-    direct = scores is None and expr_dtype(q) == "float32" and _same(node, d, expr_shape(v)[3]) and scale != 0.0
+    direct = scores is None and expr_dtype(q) == "float32" and node.sizes.is_equal(d, expr_shape(v)[3]) and scale != 0.0
     if direct:
         return Attended(_halo(node, q, k, v, seen, scale, softcap, sinks))
     bias = None if seen.is_whole() else bias_of(node, seen, (b, h, s, t))
@@ -94,7 +94,7 @@ def _halo(
 ) -> relax.Expr:
     (b, s, h, d), (_, t, g, _) = expr_shape(q), expr_shape(k)
     at_end = seen.lengths is None and not is_tensor(seen.offset) and seen.offset is not None
-    at_end = at_end and _same(node, seen.offset, prim(t) - s)
+    at_end = at_end and node.sizes.is_equal(seen.offset, prim(t) - s)
     causal = at_end and seen.right == 0
     window = seen.left + 1 if at_end and seen.left >= 0 else 0
     rest = Visibility(
@@ -250,14 +250,10 @@ def _declared(node: Node, x: relax.Expr, wanted: Sequence[Dim | None]) -> relax.
     """`x` with dimensions declared as `wanted`, but where they are 1; a run where they differ is refused then."""
     shape = expr_shape(x)
     dims = [d if w is None or is_one(d) else w for d, w in zip(shape, wanted)]
-    if all(node.sizes.is_equal(a, b) for a, b in zip(shape, dims)):
+    if node.sizes.same_shape(shape, dims):
         return x
     for a, b in zip(shape, dims):
         node.refuse_unless(
             not (isinstance(a, int) and isinstance(b, int) and a != b), f"expected a size of {b}, found {a}"
         )
     return node.declared(x, dims)
-
-
-def _same(node: Node, a: Dim, b: Dim) -> bool:
-    return node.sizes.is_equal(a, b)

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import UnsupportedModel
+from ...model_names import BLOBS
 
 _NO_LINKS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _FOLDER = _NO_LINKS | getattr(os, "O_DIRECTORY", 0)
@@ -65,6 +66,7 @@ def locate(folder: Path, location: str, what: str) -> DataFile:
         raise UnsupportedModel(
             f"expected {what} inside the model's folder, found location {location[:200]!r}: do not use it"
         )
+    folder, parts = _stored(folder, parts)
     try:
         with _opened(folder, parts) as descriptor:
             status = os.fstat(descriptor)
@@ -81,6 +83,15 @@ def locate(folder: Path, location: str, what: str) -> DataFile:
             f"expected {what} in a plain file, found a link or device {location!r}: copy the file there"
         )
     return DataFile(folder, parts, _identity(status))
+
+
+def _stored(folder: Path, parts: tuple[str, ...]) -> tuple[Path, tuple[str, ...]]:
+    """Where the hub's cache has the file that a link below snapshots/ leads to: in blobs/ beside it; else as given."""
+    for below in (folder, *folder.parents):
+        if below.name == "snapshots":
+            blobs, place = below.parent / BLOBS, folder.joinpath(*parts).resolve()
+            return (blobs, (place.name,)) if place.parent == blobs else (folder, parts)
+    return folder, parts
 
 
 def model_file(path: Path, status: os.stat_result) -> DataFile:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,7 @@ import onnx.checker
 from onnx import ModelProto, NodeProto, SparseTensorProto, TensorProto, numpy_helper
 
 from ...errors import UnsupportedModel
+from ...model_names import place_of
 from ..meaning.constant import Constant, dtype_name
 from ._external import DataFile, locate, model_file
 from ._slim import slim
@@ -75,9 +78,24 @@ def _check(model: ModelProto, path: Path | None, own: DataFile | None, token: st
         )
     try:
         has_external = any(t.data_location == TensorProto.EXTERNAL for t in inside.tensors)
-        onnx.checker.check_model(_without_external_data(model) if has_external else model)
+        with _shapes_of_all(model):
+            onnx.checker.check_model(_without_external_data(model) if has_external else model)
     except _CHECKER_ERRORS as reason:
         raise invalid(name, reason) from reason
+
+
+@contextmanager
+def _shapes_of_all(model: ModelProto) -> Iterator[None]:
+    """Inputs and outputs without a shape, whose rank exporters did not know, have one for the checker meanwhile."""
+    infos = (info.type.tensor_type for info in (*model.graph.input, *model.graph.output) if info.HasField("type"))
+    lacking = [tensor for tensor in infos if tensor.elem_type and not tensor.HasField("shape")]
+    for tensor in lacking:
+        tensor.shape.SetInParent()
+    try:
+        yield
+    finally:
+        for tensor in lacking:
+            tensor.ClearField("shape")
 
 
 def invalid(name: str, reason: object) -> UnsupportedModel:
@@ -150,7 +168,7 @@ def _locate(
         if own and location.startswith(f"{token}:"):
             file, (offset, length) = own, map(int, location.split(":")[1:])
         else:
-            file = checked.get(location) or locate(path.resolve().parent, location, f"the external {what[4:]}")
+            file = checked.get(location) or locate(place_of(path).parent, location, f"the external {what[4:]}")
             checked[location] = file
             offset = int(info.get("offset") or 0)
             length = int(info["length"]) if info.get("length") else wanted

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LAZY_BYTES = 1 << 20
 _NEVER = frozenset(
     "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli ImageDecoder".split()
-) | {"DequantizeLinear"}  # known as integers, too, see `_quantised`
+) | {"QuantizeLinear", "DequantizeLinear"}  # of weights when they are read; known as integers, too, see `_quantised`
 
 
 def fold(node: Node, domain: str) -> tuple[Value | None, ...] | None:

@@ -97,7 +97,8 @@ class GraphConverter:
 
     def dimension_name(self, hint: str) -> str:
         """A new name for a symbolic dimension."""
-        name = self._new_name(re.sub(r"\W", "_", hint) or "dim", "dimension ")
+        word = re.sub(r"\W", "_", hint) or "dim"
+        name = self._new_name(f"_{word}" if word[0].isdecimal() else word, "dimension ")  # 2 + n has a number in it
         self._dimension_names.add(name)
         return name
 
@@ -253,6 +254,7 @@ class GraphConverter:
         node = Node(proto, self, inputs, self.opsets.get(domain, 1))
         folded = _folding.fold(node, domain)
         if folded is not None:
+            self.quantised.follow_known(node, folded)
             return folded
         if domain == "":
             rule = _registry.SYMBOLIC.get(proto.op_type)
@@ -293,7 +295,7 @@ class GraphConverter:
             return item
         if isinstance(item, np.ndarray | np.generic):
             return Constant.of(np.asarray(item))
-        var = item if isinstance(item, relax.Var) else node.emit(item)
+        var = node.bind(item)
         if not (isinstance(var.ty, relax.TensorType) and isinstance(var.ty.shape, relax.ShapeExpr)):
             node.refuse("the shape of its result cannot be derived")
         node.refuse_unless(var.ty.ndim <= MOST_DIMENSIONS, f"its result has more than {MOST_DIMENSIONS} dimensions")

@@ -11,11 +11,13 @@ import onnx
 from onnx import TensorProto, numpy_helper
 from tvm import relax, tirx
 
-from ...artifact import UNBOUNDED
+from ...artifact import UNBOUNDED, range_of
+from ...dimensions import text_of
 from ...errors import UnknownName, UnsupportedModel, UsageError
 from ...imported import InputSpec
 from ..meaning.constant import NARROW, Constant, dtype_name
-from ..shapes import usual_size
+from ..meaning.sizes import Dim
+from ..shapes import check_computed, usual_size
 from ._file import MOST_BYTES, MOST_DIMENSIONS
 from ._graph import GraphConverter, identifier
 from ._values import Tensor
@@ -43,6 +45,9 @@ class Inputs:
         self.ranges: dict[str, tuple[int, int]] = {}
         self.typical: dict[str, int] = {}
         self.assumed: list[str] = []
+        self._computed: list[
+            tuple[str, str, Dim, tuple[int, int]]
+        ] = []  # input, text, size and what `shapes` say of it
         self._symbols: dict[str | tuple[str, int], tirx.Var] = {}
         self._graph, self._file = graph, file
         held = {i.name for i in proto.graph.initializer} | {s.values.name for s in proto.graph.sparse_initializer}
@@ -50,7 +55,7 @@ class Inputs:
         unknown = sorted((set(shapes) | set(constants)) - {i.name for i in given})
         if unknown:
             raise UnknownName("input", unknown[0], [i.name for i in given])
-        self._fixed = self._fixed_names(given, shapes)
+        self._said = self._bounds_by_name(given, shapes)
         indices = index_ranges(proto.graph)
         for info in given:
             if info.name in constants:
@@ -72,9 +77,11 @@ class Inputs:
             self.variables.append(var)
             if info.name in indices and "int" in dtype:
                 graph.checked_indices.append(var)
-            names = tuple(d if isinstance(d, int) else str(d) for d in shape)
+            names = tuple(map(text_of, shape))
             self.specs.append(InputSpec(info.name, names, dtype, indices.get(info.name) if "int" in dtype else None))
             graph.define(info.name, Tensor(var, kind), is_input=True)
+        for name, dim, size, bound in self._computed:  # when all ranges are known
+            check_computed(name, dim, bound, range_of(text_of(size), self.ranges))
 
     def _type(self, info) -> tuple[str, list[int | str | None]]:
         kind = info.type.WhichOneof("value")
@@ -108,15 +115,22 @@ class Inputs:
             for d in element.shape.dim
         ]
 
-    def _fixed_names(self, given, shapes: Mapping[str, Bounds]) -> dict[str, int]:
-        """Dimension names that `shapes` fix through one of the inputs."""
-        fixed: dict[str, int] = {}
+    def _bounds_by_name(self, given, shapes: Mapping[str, Bounds]) -> dict[str, tuple[int, int]]:
+        """What `shapes` say of dimension names through all inputs that have them."""
+        said: dict[str, tuple[int, int]] = {}
         for info in given:
             dims = self._type(info)[1] or []
             for dim, (low, high) in zip(dims, shapes.get(info.name, ())):
-                if isinstance(dim, str) and low == high:
-                    fixed[dim] = low
-        return fixed
+                if not isinstance(dim, str):
+                    continue
+                least, most = said.get(dim, (low, high))
+                if high < least or most < low:
+                    raise UsageError(
+                        f"dimension {dim} of input {info.name} may lie in {least}..{most}, as another input has it, "
+                        f"found {low}..{high}: give both inputs one range"
+                    )
+                said[dim] = (max(low, least), min(high, most))
+        return said
 
     def _shape(self, name: str, dims: list | None, bounds: Bounds | None) -> list:
         if dims is None:
@@ -140,13 +154,15 @@ class Inputs:
                     "only symbolic dimensions have ranges"
                 )
             return dim
-        if isinstance(dim, str) and dim in self._fixed:
-            return self._fixed[dim]
-        if dim is None and bound is not None and bound[0] == bound[1]:
+        if isinstance(dim, str):
+            expression = self._expression(dim)
+            if expression is not None:
+                if bound is not None:
+                    self._computed.append((name, dim, expression, bound))
+                return expression
+            bound = self._said.get(dim)
+        if bound is not None and bound[0] == bound[1]:
             return bound[0]
-        expression = self._expression(dim) if isinstance(dim, str) else None
-        if expression is not None:
-            return expression
         key = dim or (name, axis)  # the text itself: a.b and a_b are two dimensions
         symbol = self._symbols.get(key)
         if symbol is None:
@@ -157,12 +173,6 @@ class Inputs:
                 self.assumed.append(new)
             self.typical[new] = usual_size(axis, *self.ranges[new])
             self._graph.sizes.declare(symbol, *self.ranges[new])
-        elif bound is not None:
-            low, high = self.ranges[symbol.name]
-            is_assumed = symbol.name in self.assumed
-            self.ranges[symbol.name] = bound if is_assumed else (max(low, bound[0]), min(high, bound[1]))
-            if is_assumed:
-                self.assumed.remove(symbol.name)
         return symbol
 
     def _expression(self, text: str):
@@ -174,7 +184,8 @@ class Inputs:
         if any(p in "*()-" for p in parts) or len(parts) % 2 == 0:
             return None
         for part in parts[::2]:
-            term = int(part) if part.isdigit() else self._fixed.get(part, self._symbols.get(part))
+            low, high = self._said.get(part, (0, 1))
+            term = int(part) if part.isdecimal() else low if low == high else self._symbols.get(part)
             if term is None:
                 return None
             total = term if total is None else total + term

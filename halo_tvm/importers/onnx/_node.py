@@ -69,6 +69,11 @@ class Node(Builder):
     def rank(self, index: int) -> int:
         return len(self.shape(index))
 
+    def axis(self, axis: int, rank: int) -> int:
+        """`axis` of a tensor of `rank`, counted from the front."""
+        self.refuse_unless(-rank <= axis < rank, f"expected an axis from {-rank} to {rank - 1}, found {axis}")
+        return axis % rank
+
     def dtype(self, index: int) -> str:
         value = self.value(index)
         if isinstance(value, Sequence):

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..meaning.builder import Refused
 from ..meaning.constant import Constant
+from ._folding import fold
 from ._node import Node
 from ._values import Tensor, Value
 
@@ -39,6 +41,7 @@ _MOVES = frozenset(
         "Unsqueeze",
     )
 )
+_RESHAPES = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 _BYTES = ("int8", "uint8")
 
 
@@ -101,6 +104,17 @@ class QuantisedValues:
         if found is not None and len(results) >= 1 and results[0] is not None:
             self._known[id(results[0])] = (results[0], found)
 
+    def follow_known(self, node: Node, results: Sequence[Value | None]) -> None:
+        """Note what the results of `node` stand for, which folding made of known floats: a weight in another layout."""
+        source = self.of(node.inputs[0] if node.inputs else None)
+        moves = node.op in _MOVES and node.op != "MaxPool"  # which folding leaves alone in integers
+        if source is None or not moves or not isinstance(source.integers, Constant):
+            return
+        (result, *_), moved = results, fold(_on(node, [source.integers, *node.inputs[1:]]), "")
+        axis = 0 if source.of_tensor or result is None else _axis_behind(node, source, result.shape)
+        if moved is not None and isinstance(moved[0], Constant) and result is not None and axis is not None:
+            self._known[id(result)] = (result, replace(source, integers=moved[0], axis=axis))
+
     def _moved(self, node: Node, convert: Callable[[Node], Sequence]) -> Quantised | None:
         source = self.of(node.inputs[0] if node.inputs else None)
         if source is None or not source.of_tensor or not isinstance(source.integers, Tensor):
@@ -121,10 +135,26 @@ def _converted(
 ) -> Quantised | None:
     """`source` with the first result of `node` on `inputs`; None where the operator refuses integers."""
     try:
-        moved = convert(Node(node.proto, node.graph, inputs, node.opset))
+        moved = convert(_on(node, inputs))
     except Refused:
         return None
     return replace(source, integers=moved[0]) if isinstance(moved[0], Tensor | Constant) else None
+
+
+def _on(node: Node, inputs: Sequence[Value | None]) -> Node:
+    return Node(node.proto, node.graph, inputs, node.opset)
+
+
+def _axis_behind(node: Node, source: Quantised, shape: Sequence[int]) -> int | None:
+    """Which axis of the result, of `shape`, is that of the scales of `source`; None where that is none."""
+    old = source.integers.shape
+    if node.op == "Transpose":
+        axes = list(node.attr("perm", list(reversed(range(len(old))))))
+        return axes.index(source.axis) if source.axis in axes else None
+    if node.op not in _RESHAPES:
+        return None
+    before, count = prod(old[: source.axis]), old[source.axis]
+    return next((i for i, size in enumerate(shape) if size == count and prod(shape[:i]) == before), None)
 
 
 def _restored_from(node: Node) -> Quantised | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tvm import relax, te, tirx
 
 from ..meaning.broadcast import aligned
-from ..meaning.builder import expr_dtype, expr_shape
+from ..meaning.builder import expr_dtype
 from ..meaning.constant import Constant
 from ..meaning.pointwise import HALVES
 from ..meaning.sizes import Dim
@@ -43,10 +43,7 @@ def _rounded_bits(x: te.Tensor) -> te.Tensor:
 
 
 def reshape(node: Node, x: relax.Expr, shape: Sequence[Dim]) -> relax.Expr:
-    old = expr_shape(x)
-    if len(old) == len(shape) and all(node.sizes.is_equal(a, b) for a, b in zip(old, shape)):
-        return x
-    return node.emit(relax.op.reshape(x, list(shape)))
+    return node.reshape(x, shape)
 
 
 def transpose(node: Node, x: relax.Expr, axes: Sequence[int]) -> relax.Expr:
@@ -95,6 +92,5 @@ def derived(
     weight: Constant, load: object, dtype: str, shape: Sequence[int] | None = None, suffix: str = ""
 ) -> Constant:
     """A constant computed from another when its values are read."""
-    return Constant(
-        weight.shape if shape is None else tuple(shape), dtype, load, f"{weight.name}{suffix}" if weight.name else ""
-    )
+    dims = weight.shape if shape is None else tuple(shape)
+    return Constant(dims, dtype, load, f"{weight.name}{suffix}" if weight.name else "", weight.reads)

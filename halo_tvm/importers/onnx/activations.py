@@ -10,15 +10,12 @@ from ._node import Node
 from ._registry import converter
 from ._spell import add, cast, multiply, scaled
 
-
-@converter("Gelu", domain="com.microsoft")
-def contrib_gelu(node: Node) -> relax.Expr:
-    return _gelu(node, node.x(0), False)
-
-
-@converter("BiasGelu", domain="com.microsoft")
-def bias_gelu(node: Node) -> relax.Expr:
-    return _gelu(node, add(node, node.x(0), node.x(1)), False)
+for _name, _convert in {
+    "Gelu": lambda node: _gelu(node, node.x(0), False),
+    "BiasGelu": lambda node: _gelu(node, add(node, node.x(0), node.x(1)), False),
+    "QuickGelu": lambda node: swish(node, node.x(0), float(node.attr("alpha", 1.702))),
+}.items():
+    converter(_name, domain="com.microsoft")(_convert)
 
 
 @converter("FastGelu", domain="com.microsoft")
@@ -32,11 +29,6 @@ def _gelu(node: Node, x: relax.Expr, tanh: bool) -> relax.Expr:
     dtype = expr_dtype(x)
     wide = cast(node, x, "float32" if dtype in HALVES else dtype)
     return cast(node, node.emit((relax.op.nn.gelu_tanh if tanh else relax.op.nn.gelu)(wide)), dtype)
-
-
-@converter("QuickGelu", domain="com.microsoft")
-def quick_gelu(node: Node) -> relax.Expr:
-    return swish(node, node.x(0), float(node.attr("alpha", 1.702)))
 
 
 def swish(node: Node, x: relax.Expr, alpha: float) -> relax.Expr:

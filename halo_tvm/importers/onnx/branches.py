@@ -71,9 +71,7 @@ def _squeezed_axes(node: Node, then: GraphProto, otherwise: GraphProto) -> tuple
         axes = [i for a in inner[0].attribute if a.name == "axes" for i in a.ints]
     if not isinstance(value, Tensor) or not axes:
         return None
-    sizes = [
-        value.shape[axis_from_front(a, len(value.shape))] for a in axes if -len(value.shape) <= a < len(value.shape)
-    ]
+    sizes = [value.shape[a] for a in axes if -len(value.shape) <= a < len(value.shape)]
     return (value, axes) if len(sizes) == len(axes) and _asks_for_ones(node, sizes) else None
 
 
@@ -89,7 +87,7 @@ def _asks_for_ones(node: Node, sizes: Sequence[Dim]) -> bool:
 def _squeeze(node: Node, value: Tensor, axes: Sequence[int]) -> relax.Expr:
     """`value` without `axes`, which are declared to have size 1; a run where they have not is refused."""
     rank = len(value.shape)
-    axes = [axis_from_front(a, rank) for a in axes]
+    axes = [a % rank for a in axes]
     if any(isinstance(value.shape[a], int) and value.shape[a] != 1 for a in axes):
         return value.expr
     shape = [1 if i in axes else d for i, d in enumerate(value.shape)]
@@ -100,7 +98,3 @@ def result_of(node: Node, value: Value | None) -> relax.Expr:
     if value is None or isinstance(value, SequenceValue):
         node.refuse("expected tensors as results of its graph, found a sequence or an absent value")
     return node.graph.expr_of(value)
-
-
-def axis_from_front(axis: int, rank: int) -> int:
-    return axis + rank if axis < 0 else axis

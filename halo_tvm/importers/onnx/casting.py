@@ -63,9 +63,9 @@ def _cast(node: Node, to: str) -> relax.Expr | Value:
         return converted(node, x, to)
     if not is_float(to):
         middle = converted(node, x, "int32")
-        return wrapped(node, middle if isinstance(middle, relax.Var) else node.emit(middle), to)
+        return wrapped(node, node.bind(middle), to)
     middle = converted(node, x, "float32")
-    return float4(node, middle if isinstance(middle, relax.Var) else node.emit(middle), to)
+    return float4(node, node.bind(middle), to)
 
 
 def float4(node: Node, x: relax.Expr, kind: str) -> Tensor:

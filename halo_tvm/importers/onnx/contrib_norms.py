@@ -25,9 +25,8 @@ def simplified(node: Node) -> tuple[relax.Expr | None, ...]:
 
     The second output, where one is asked for, is 1 / sqrt(...) in float32.
     """
-    rank, axis, eps = node.rank(0), int(node.attr("axis", -1)), float(node.attr("epsilon", 1e-5))
-    node.refuse_unless(-rank <= axis < rank, f"expected an axis from {-rank} to {rank - 1}, found {axis}")
-    x, axis = node.x(0), axis % rank
+    x, rank, eps = node.x(0), node.rank(0), float(node.attr("epsilon", 1e-5))
+    axis = node.axis(node.attr("axis", -1), rank)
     _check(node, x)
     if not any(node.outputs[1:]):
         return (cast(node, rms_norm(node, x, axis, node.x(1), eps), node.dtype(1)), None)

@@ -52,13 +52,13 @@ def qlinear_mul(node: Node) -> relax.Expr:
 @converter("QLinearConcat", domain=_MS)
 def qlinear_concat(node: Node) -> relax.Expr:
     """Parts are rounded, then joined: bytes are a quarter of what floats are to copy."""
-    axis, parts, dtype = int(node.attr("axis")), range(2, len(node.inputs), 3), node.dtype(2)
+    parts, dtype = range(2, len(node.inputs), 3), node.dtype(2)
     for i in parts:
         node.refuse_unless(node.dtype(i) == dtype, f"expected parts of {dtype}, found {node.dtype(i)}")
     bytes_ = [
         node.x(i) if _same_grid(node, i, 0) else _again(node, _real(node, i, i + 1, i + 2), 0, 1, dtype) for i in parts
     ]
-    return concat(node, bytes_, axis + node.rank(2) if axis < 0 else axis)
+    return concat(node, bytes_, node.axis(node.attr("axis"), node.rank(2)))
 
 
 def _same_grid(node: Node, x: int, scale: int) -> bool:
@@ -71,8 +71,8 @@ def _same_grid(node: Node, x: int, scale: int) -> bool:
 
 @converter("QLinearSoftmax", domain=_MS)
 def qlinear_softmax(node: Node) -> relax.Expr:
-    rank, axis = node.rank(0), int(node.attr("axis", -1))
-    axis += rank if axis < 0 else 0
+    rank = node.rank(0)
+    axis = node.axis(node.attr("axis", -1), rank)
     old = int(node.attr("opset", 0)) < 13
     node.refuse_unless(not old or axis == rank - 1, f"expected the last axis before opset 13, found {axis}")
     return _again(node, node.emit(relax.op.nn.softmax(_real(node, 0, 1, 2), axis)), 3, 4, node.dtype(0))
@@ -118,7 +118,7 @@ def gather_block_quantized(node: Node) -> relax.Expr:
     """Rows of a table of 4 or 8 bits in blocks along its last axis; the table is restored when it is loaded."""
     bits, block = int(node.attr("bits", 4)), int(node.attr("block_size", 128))
     rank = node.rank(0)
-    axes = [int(node.attr(name, default)) % rank for name, default in (("gather_axis", 0), ("quantize_axis", 1))]
+    axes = [node.axis(node.attr(name, default), rank) for name, default in (("gather_axis", 0), ("quantize_axis", 1))]
     node.refuse_unless(axes == [0, rank - 1], f"expected rows gathered, blocks along the last axis, found axes {axes}")
     for index in (0, 2, 3):
         known = not node.has(index) or node.is_known(index)

@@ -18,7 +18,7 @@ from ._node import Node
 from ._registry import converter
 from ._values import Sequence as SequenceValue
 from ._values import Symbolic, Tensor, Value
-from .branches import axis_from_front, result_of
+from .branches import result_of
 
 # A loop is unrolled when its copies stay below this many nodes: a graph without calls fuses and folds better.
 _UNROLLED_NODES = 512
@@ -84,8 +84,7 @@ def _size(body: GraphProto) -> int:
 
 def _stacked(node: Node, rows: Sequence[Value], axis: int = 0) -> relax.Expr:
     """`rows` as one tensor along a new axis."""
-    exprs = [result_of(node, row) for row in rows]
-    parts = [node.emit(relax.op.expand_dims(e if isinstance(e, relax.Var) else node.emit(e), axis)) for e in exprs]
+    parts = [node.emit(relax.op.expand_dims(node.bind(result_of(node, row)), axis)) for row in rows]
     return node.emit(relax.op.concat(parts, axis)) if len(parts) > 1 else parts[0]
 
 
@@ -154,7 +153,7 @@ def _varying(
     What takes on the sizes of one that varies does so an iteration later.
     """
     found: set[int] = set()
-    while more := {i for i, (a, b) in enumerate(zip(init, after)) if not _same_shape(node, a, b)} - found:
+    while more := {i for i, (a, b) in enumerate(zip(init, after)) if not node.has_shape(a, expr_shape(b))} - found:
         found |= more
         # What checks sizes is no dead code: this iteration is emitted into a block that is dropped.
         node.graph.builder._begin_binding_block()
@@ -211,8 +210,7 @@ def _row_count(node: Node, trips: Value | None, scanned: Sequence[relax.Expr]) -
 
 def _trip_count(node: Node) -> relax.Expr:
     """A loop of fewer than 0 iterations has none."""
-    count = _scalar(node, node.x(0))
-    count = count if isinstance(count, relax.Var) else node.emit(count)
+    count = node.bind(_scalar(node, node.x(0)))
     return node.emit(relax.op.maximum(count, relax.const(_int64(0), "int64")))
 
 
@@ -239,7 +237,7 @@ def scan(node: Node) -> object:
     backwards = list(node.attr("scan_input_directions", [0] * scanned))
     out_backwards = list(node.attr("scan_output_directions", [0] * outputs))
     xs = [node.x(kept + i) for i in range(scanned)]
-    axes = [a + len(expr_shape(x)) if a < 0 else a for a, x in zip(axes, xs)]
+    axes = [node.axis(a, len(expr_shape(x))) for a, x in zip(axes, xs)]
     length = expr_shape(xs[0])[axes[0]]
     for i, (x, a) in enumerate(zip(xs, axes)):  # all of one length
         shape = expr_shape(x)
@@ -257,7 +255,7 @@ def scan(node: Node) -> object:
             for kept_rows, row in zip(rows, results[kept:]):
                 kept_rows.append(row)
         stacked = [
-            _stacked(node, r[::-1] if b else r, axis_from_front(a, len(r[0].shape) + 1))
+            _stacked(node, r[::-1] if b else r, node.axis(a, len(r[0].shape) + 1))
             for r, a, b in zip(rows, out_axes, out_backwards)
         ]
         return (*state, *stacked)
@@ -312,7 +310,7 @@ def _scan_loop(
     results = [*init, *rows]
     if not node.graph.only_types:
         results = while_loop(builder, [zero, *results], proceed, step, name="onnx_scan")[1:]
-    out = [_moved(node, r, axis_from_front(a, len(expr_shape(r)))) for r, a in zip(results[kept:], out_axes)]
+    out = [_moved(node, r, node.axis(a, len(expr_shape(r)))) for r, a in zip(results[kept:], out_axes)]
     return (*results[:kept], *out)
 
 
@@ -327,8 +325,7 @@ def _moved(node: Node, rows: relax.Expr, axis: int) -> relax.Expr:
 
 def _row(node: Node, x: relax.Expr, axis: int, index: relax.Expr) -> relax.Expr:
     """`x` at one position of `axis`, which vanishes."""
-    x = x if isinstance(x, relax.Var) else node.emit(x)
-    return node.emit(relax.op.take(x, index, axis, mode="clip"))
+    return node.emit(relax.op.take(node.bind(x), index, axis, mode="clip"))
 
 
 def _number(value: Value | None) -> int | None:
@@ -338,11 +335,6 @@ def _number(value: Value | None) -> int | None:
 def _scalar(node: Node, value: relax.Expr) -> relax.Expr:
     """A tensor of one element without dimensions."""
     return value if not expr_shape(value) else node.emit(relax.op.reshape(value, ()))
-
-
-def _same_shape(node: Node, a: relax.Expr, b: relax.Expr) -> bool:
-    left, right = expr_shape(a), expr_shape(b)
-    return len(left) == len(right) and all(node.sizes.is_equal(x, y) for x, y in zip(left, right))
 
 
 def _int64(value: int) -> np.ndarray:

@@ -30,34 +30,18 @@ def of_one(node: Node) -> relax.Expr:
     return unary(node, node.op.lower(), node.x(0))
 
 
-@converter("Abs")
-def absolute(node: Node) -> relax.Expr:
-    return node.x(0) if node.dtype(0).startswith("uint") else relax.op.abs(node.x(0))
-
-
-@converter("Neg")
-def negative(node: Node) -> relax.Expr:
-    return relax.op.negative(node.x(0))
-
-
-@converter("Reciprocal")
-def reciprocal(node: Node) -> relax.Expr:
-    return relax.op.divide(relax.const(1, node.dtype(0)), node.x(0))
-
-
-@converter("Not")
-def logical_not(node: Node) -> relax.Expr:
-    return relax.op.logical_not(node.x(0))
-
-
-@converter("BitwiseNot")
-def bitwise_not(node: Node) -> relax.Expr:
-    return pointwise(node, lambda x: ~x, node.x(0))
-
-
-@converter("IsNaN")
-def is_nan(node: Node) -> relax.Expr:
-    return relax.op.isnan(widened(node, node.x(0)))
+for _name, _convert in {
+    "Abs": lambda node: node.x(0) if node.dtype(0).startswith("uint") else relax.op.abs(node.x(0)),
+    "Neg": lambda node: relax.op.negative(node.x(0)),
+    "Reciprocal": lambda node: relax.op.divide(relax.const(1, node.dtype(0)), node.x(0)),
+    "Not": lambda node: relax.op.logical_not(node.x(0)),
+    "BitwiseNot": lambda node: pointwise(node, lambda x: ~x, node.x(0)),
+    "IsNaN": lambda node: relax.op.isnan(widened(node, node.x(0))),
+    "LeakyRelu": lambda node: relax.op.nn.leakyrelu(node.x(0), node.attr("alpha", 0.01)),
+    "HardSwish": lambda node: pointwise(node, in_float32(lambda x: x * scalar.hard_sigmoid(x, 1 / 6, 0.5)), node.x(0)),
+    "Where": lambda node: relax.op.where(*aligned(node, node.xs())),
+}.items():
+    converter(_name)(_convert)
 
 
 @converter("IsInf")
@@ -79,8 +63,7 @@ def operands(node: Node) -> list[relax.Expr]:
     """The two inputs, aligned; before version 7 `axis` says where the second begins."""
     a, b = node.x(0), node.x(1)
     if node.opset < 7 and node.has_attr("axis") and node.attr("broadcast", 0):
-        axis, rank = node.attr("axis"), node.rank(0)
-        after = rank - (axis + rank if axis < 0 else axis) - node.rank(1)
+        after = node.rank(0) - node.axis(node.attr("axis"), node.rank(0)) - node.rank(1)
         if after > 0:
             b = node.emit(relax.op.reshape(b, [*node.shape(1), *[1] * after]))
     return aligned(node, [a, b])
@@ -142,11 +125,6 @@ def bit_shift(node: Node) -> relax.Expr:
     left = node.attr("direction") == "LEFT"
 
     return pointwise(node, lambda a, b: scalar.shift(a, b, left), *operands(node))
-
-
-@converter("Where")
-def where(node: Node) -> relax.Expr:
-    return relax.op.where(*aligned(node, node.xs()))
 
 
 @converter("PRelu")
@@ -227,20 +205,10 @@ def relu(node: Node) -> relax.Expr:
     return relax.op.nn.relu(x) if "float" in expr_dtype(x) else relax.op.maximum(x, relax.const(0, expr_dtype(x)))
 
 
-@converter("LeakyRelu")
-def leaky_relu(node: Node) -> relax.Expr:
-    return relax.op.nn.leakyrelu(node.x(0), node.attr("alpha", 0.01))
-
-
 @converter("HardSigmoid")
 def hard_sigmoid(node: Node) -> relax.Expr:
     alpha, beta = node.attr("alpha", 0.2), node.attr("beta", 0.5)
     return pointwise(node, in_float32(lambda x: scalar.hard_sigmoid(x, alpha, beta)), node.x(0))
-
-
-@converter("HardSwish")
-def hard_swish(node: Node) -> relax.Expr:
-    return pointwise(node, in_float32(lambda x: x * scalar.hard_sigmoid(x, 1 / 6, 0.5)), node.x(0))
 
 
 @converter("Elu", "Selu", "Celu")

@@ -10,6 +10,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto
 
 from ...errors import UnsupportedModel
+from ...model_names import place_of
 from ._file import contents
 
 
@@ -21,5 +22,5 @@ def external_files(model: Path) -> Iterator[Path]:
         return
     outside = (tensor for tensor in tensors if tensor.data_location == TensorProto.EXTERNAL)
     for location in {entry.value for tensor in outside for entry in tensor.external_data if entry.key == "location"}:
-        if "\0" not in location and (file := model.resolve().parent / location).is_file():
+        if "\0" not in location and (file := place_of(model).parent / location).is_file():
             yield file

@@ -11,6 +11,8 @@ import numpy as np
 from tvm import ir, relax, te, tirx
 
 from ...relay_ops import OPERATORS
+from ...relay_ops.operator import clamped, op_name
+from ...relay_ops.parts.in_order import from_start
 from ..meaning.broadcast import at_least, same_sizes
 from ..meaning.builder import expr_dtype, expr_shape
 from ..meaning.constant import Constant
@@ -28,16 +30,13 @@ _VIEWS = frozenset(
 
 def position(index: object, size: object) -> object:
     """`index` as int64 within 0..size-1; a negative one counts from the end."""
-    index = index.astype("int64")
-    size = prim(size).astype("int64") if isinstance(size, int) else size
-    return tirx.max(tirx.min(tirx.Select(index < 0, index + size, index), size - 1), tirx.const(0, "int64"))
+    return clamped(from_start(index, prim(size)), prim(size))
 
 
 @converter("Gather")
 def gather(node: Node) -> relax.Expr:
     shape = node.shape(0)
-    axis = int(node.attr("axis", 0))
-    axis = axis + len(shape) if axis < 0 else axis
+    axis = node.axis(node.attr("axis", 0), len(shape))
     size = shape[axis]
     node.refuse_unless(not (isinstance(size, int) and size == 0), "expected an axis with elements")
     if isinstance(node.inputs[1], Constant):
@@ -80,18 +79,14 @@ def _gather_known(node: Node, axis: int, size: Dim) -> relax.Expr:
         if not node.sizes.is_equal(expr_shape(part)[axis] if isinstance(part, relax.Var) else 1, 1):
             # whether the axis is that long is known at run time only
             part = node.declared(part, [*rest[:axis], 1, *rest[axis + 1 :]])
-        return relax.op.reshape(_bound(node, part), shape)
+        return relax.op.reshape(node.bind(part), shape)
     if flat.size and isinstance(size, int) and np.all(np.diff(flat) == 1):
         part = sliced(node, x, [axis], [int(flat[0])], [int(flat[-1]) + 1], [1])
-        return relax.op.reshape(_bound(node, part), shape) if indices.ndim != 1 else part
+        return relax.op.reshape(node.bind(part), shape) if indices.ndim != 1 else part
     if isinstance(size, int) or (flat >= 0).all():
         return relax.op.take(x, relax.const(flat.reshape(indices.shape), "int64"), axis, mode="clip")
     index = relax.const(flat.reshape(indices.shape), "int64")
     return relax.op.take(x, node.te(_counted_from_start, index, [size], name="onnx_index"), axis, mode="clip")
-
-
-def _bound(node: Node, x: relax.Expr) -> relax.Expr:
-    return x if isinstance(x, relax.Var) else node.emit(x)
 
 
 def _is_table(node: Node) -> bool:
@@ -113,8 +108,8 @@ def _is_natural(node: Node, indices: relax.Expr) -> bool:
         return isinstance(indices, relax.Expr) and _is_positive_constant(indices)
     if any(indices.same_as(v) for v in node.graph.checked_indices):
         return True
-    value = node.graph.builder.lookup_binding(indices)
-    name = getattr(getattr(value, "op", None), "name", "") if isinstance(value, relax.Call) else ""
+    value = node.bound_to(indices)
+    name = op_name(value)
     if name == "relax.arange":
         start, step = value.args[0], _int(value.args[2])
         return step is not None and step > 0 and node.sizes.decided(getattr(start, "value", start) >= 0) is True
@@ -122,7 +117,7 @@ def _is_natural(node: Node, indices: relax.Expr) -> bool:
         return all(_is_natural(node, a) for a in value.args)
     if name == "relax.concat":
         parts = value.args[0]
-        parts = node.graph.builder.lookup_binding(parts) if isinstance(parts, relax.Var) else parts
+        parts = node.bound_to(parts)
         return isinstance(parts, relax.Tuple) and all(_is_natural(node, a) for a in parts.fields)
     return name in _VIEWS and _is_natural(node, value.args[0])
 
@@ -138,7 +133,7 @@ def _is_positive_constant(expr: relax.Expr) -> bool:
 
 @converter("GatherElements")
 def gather_elements(node: Node) -> relax.Expr:
-    axis = int(node.attr("axis", 0)) % node.rank(0)
+    axis = node.axis(node.attr("axis", 0), node.rank(0))
     data = at_least(node, node.x(0), [None if i == axis else d for i, d in enumerate(node.shape(1))], "data")
 
     def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
@@ -197,7 +192,7 @@ def _by_rows(node: Node, count: int) -> relax.Expr:
 def one_hot(node: Node) -> relax.Expr:
     """Indices outside -depth..depth-1 give rows of the off value."""
     rank = node.rank(0)
-    axis = int(node.attr("axis", -1)) % (rank + 1)
+    axis = node.axis(node.attr("axis", -1), rank + 1)
     if node.is_known(1):
         depth: Dim = int(node.scalar(1))
     else:
@@ -209,9 +204,7 @@ def one_hot(node: Node) -> relax.Expr:
 
     def compute(indices: te.Tensor, values: te.Tensor, out: list) -> te.Tensor:
         def element(*i):
-            index = indices(*i[:axis], *i[axis + 1 :]).astype("int64")
-            size = prim(out[axis])
-            index = tirx.Select(index < 0, index + size, index)
+            index = from_start(indices(*i[:axis], *i[axis + 1 :]), prim(out[axis]))
             return tirx.Select(index == i[axis], values[1], values[0])
 
         return te.compute(out, element, name="one_hot")
@@ -230,8 +223,7 @@ def reverse_sequence(node: Node) -> relax.Expr:
         def element(*i):
             place, step = list(i), i[time_axis]
             length = lengths[i[batch_axis]].astype("int64")
-            turned = tirx.Select(step < length, length - 1 - step, step)
-            place[time_axis] = tirx.max(tirx.min(turned, data.shape[time_axis] - 1), 0)
+            place[time_axis] = clamped(tirx.Select(step < length, length - 1 - step, step), data.shape[time_axis])
             return data(*place)
 
         return te.compute(data.shape, element, name="reverse_sequence")

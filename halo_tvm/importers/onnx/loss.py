@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tvm import relax, te, tirx
 
+from ...relay_ops.operator import clamped
 from ..meaning.builder import expr_dtype
 from ..meaning.pointwise import Scalar, const, narrowed, widened
 from ._node import Node
@@ -38,7 +39,7 @@ def _loss(node: Node, log_prob: relax.Expr) -> relax.Expr:
 
         def element(*i: Scalar) -> Scalar:
             label = labels(*i)
-            weight = weights[0](_class(label, classes)) if weights else const(1, dtype)
+            weight = weights[0](clamped(label, classes)) if weights else const(1, dtype)
             return (
                 weight
                 if ignored is None
@@ -49,7 +50,7 @@ def _loss(node: Node, log_prob: relax.Expr) -> relax.Expr:
 
     def picked(x: te.Tensor, labels: te.Tensor, weights: te.Tensor) -> te.Tensor:
         def element(*i: Scalar) -> Scalar:
-            value = -x(i[0], _class(labels(*i), x.shape[1]), *i[1:]) * weights(*i)
+            value = -x(i[0], clamped(labels(*i), x.shape[1]), *i[1:]) * weights(*i)
             # What is ignored may be infinite: its product with 0 would not be 0.
             zero = const(0, x.dtype)
             return value if ignored is None else tirx.Select(labels(*i) == const(ignored, labels.dtype), zero, value)
@@ -65,9 +66,3 @@ def _loss(node: Node, log_prob: relax.Expr) -> relax.Expr:
     if reduction == "sum":
         return total
     return node.emit(relax.op.divide(total, node.emit(relax.op.sum(weights))))
-
-
-def _class(label: Scalar, classes: Scalar) -> Scalar:
-    """A label as an index that is inside, whatever the label is."""
-    wide = label.astype("int64")
-    return tirx.max(tirx.min(wide, classes - 1), tirx.const(0, "int64"))

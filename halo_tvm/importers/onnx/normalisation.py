@@ -51,7 +51,7 @@ def group_normalization(node: Node) -> relax.Expr:
 def layer_normalization(node: Node) -> object:
     """Its statistics are computed only when an output is asked for by name."""
     rank = node.rank(0)
-    axis = int(node.attr("axis", -1)) % rank
+    axis = node.axis(node.attr("axis", -1), rank)
     epsilon, bias = float(node.attr("epsilon", 1e-5)), node.x(2) if node.has(2) else None
     if not any(node.outputs[1:]):
         return layer_norm(node, node.x(0), axis, node.x(1), bias, epsilon)
@@ -63,7 +63,7 @@ def layer_normalization(node: Node) -> object:
 
 @converter("RMSNormalization", since=23)
 def rms_normalization(node: Node) -> relax.Expr:
-    axis = int(node.attr("axis", -1)) % node.rank(0)
+    axis = node.axis(node.attr("axis", -1), node.rank(0))
     out = rms_norm(node, node.x(0), axis, node.x(1), float(node.attr("epsilon", 1e-5)))
     return node.cast(out, node.dtype(1))
 

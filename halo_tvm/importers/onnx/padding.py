@@ -11,7 +11,7 @@ from ..meaning.wrapping import around
 from ._node import Node
 from ._registry import converter
 from ._values import Symbolic
-from .slicing import axis_of, replaced
+from .slicing import replaced
 
 
 @converter("Pad")
@@ -22,7 +22,7 @@ def pad(node: Node) -> relax.Expr:
     node.refuse_unless(mode in ("constant", "edge", "reflect", "wrap"), f"mode {mode} is not known")
     old = node.opset < 11
     axes = node.ints(3) if not old and node.has(3) else list(range(rank))
-    axes = [axis_of(node, a, rank) for a in axes]
+    axes = [node.axis(a, rank) for a in axes]
     count = len(axes)
     shape, x = node.shape(0), node.x(0)
     fill = _fill(node, old)

@@ -23,20 +23,10 @@ def max_pool(node: Node) -> object:
     return out, places(node, node.x(0), out, window, number="columns" if node.attr("storage_order", 0) else "rows")
 
 
-@converter("AveragePool")
-def average_pool(node: Node) -> relax.Expr:
-    return averaged(node, node.x(0))
-
-
 def averaged(node: Node, x: relax.Expr) -> relax.Expr:
     """`x` through the windows of `node`."""
     ceil, counted = bool(node.attr("ceil_mode", 0)), bool(node.attr("count_include_pad", 0))
     return pooling(node, x, _window(node), "average", ceil=ceil, include_pad=counted)
-
-
-@converter("LpPool")
-def lp_pool(node: Node) -> relax.Expr:
-    return _pooled(node, _window(node), "lp", p=int(node.attr("p", 2)))
 
 
 def _window(node: Node) -> Window:
@@ -49,19 +39,14 @@ def _pooled(node: Node, window: Window, kind: str, **options: object) -> relax.E
     return pooling(node, node.x(0), window, kind, ceil=bool(node.attr("ceil_mode", 0)), **options)
 
 
-@converter("GlobalAveragePool")
-def global_average_pool(node: Node) -> relax.Expr:
-    return global_pooling(node, node.x(0), "average")
-
-
-@converter("GlobalMaxPool")
-def global_max_pool(node: Node) -> relax.Expr:
-    return global_pooling(node, node.x(0), "max")
-
-
-@converter("GlobalLpPool")
-def global_lp_pool(node: Node) -> relax.Expr:
-    return global_pooling(node, node.x(0), "lp", int(node.attr("p", 2)))
+for _name, _convert in {
+    "AveragePool": lambda node: averaged(node, node.x(0)),
+    "LpPool": lambda node: _pooled(node, _window(node), "lp", p=int(node.attr("p", 2))),
+    "GlobalAveragePool": lambda node: global_pooling(node, node.x(0), "average"),
+    "GlobalMaxPool": lambda node: global_pooling(node, node.x(0), "max"),
+    "GlobalLpPool": lambda node: global_pooling(node, node.x(0), "lp", int(node.attr("p", 2))),
+}.items():
+    converter(_name)(_convert)
 
 
 @converter("MaxUnpool")

@@ -10,12 +10,13 @@ from tvm import relax
 
 from ...relay_ops.quantisation_grid import QuantisationGrid
 from ..meaning.builder import expr_shape
-from ..meaning.constant import Constant
+from ..meaning.constant import Constant, numpy_dtype
 from ..meaning.sizes import Dim
 from ._integer import centred, saturated, vector_for
 from ._narrow import decoded, is_float, is_narrow
 from ._node import Node
 from ._registry import converter
+from ._rounded import Grid, rounded_when_read, spread
 from ._spell import cast, derived, divide, multiply, reshape, rounded
 from ._values import Tensor
 from .casting import converted, float4
@@ -25,8 +26,8 @@ _INTEGERS = ("uint8", "int8", "uint16", "int16")
 
 @converter("QuantizeLinear")
 @converter("QuantizeLinear", domain="com.microsoft")
-def quantize(node: Node) -> relax.Expr | Tensor:
-    """saturate(round(x / scale) + zero)."""
+def quantize(node: Node) -> relax.Expr | Tensor | Constant:
+    """saturate(round(x / scale) + zero); a weight is rounded when it is loaded."""
     kind = int(node.attr("output_dtype", 0))
     target = node.dtype(2) if node.has(2) else _name(kind) if kind else "uint8"
     node.refuse_unless(
@@ -45,6 +46,10 @@ def quantize(node: Node) -> relax.Expr | Tensor:
         node.refuse_unless(
             bool(np.all(np.isfinite(scales) & (scales > 0))), "expected a scale above 0, found zero, NaN or less"
         )
+    if all(value is None or isinstance(value, Constant) for value in node.inputs[:3]):
+        known = _rounded(node, narrow, target)
+        if known is not None:
+            return known
     x = cast(node, node.x(0), "float32")
     scale = cast(node, _spread(node, 1), "float32")
     # The quotient of two narrow numbers, rounded twice, is the one rounded once: float32 has enough digits.
@@ -89,32 +94,31 @@ def _restored(node: Node, values: list[Constant | None], target: str) -> Constan
         if grid is not None:
             _check_grid(node, grid.shape, x.shape, axis, block)
 
-    def spread(v: np.ndarray) -> np.ndarray:
-        if v.size == 1:
-            return v.reshape(())
-        if not block:
-            return v.reshape([-1 if i == axis else 1 for i in range(rank)])
-        return np.take(np.repeat(v, block, axis=axis), np.arange(x.shape[axis]), axis=axis)
-
     def load() -> np.ndarray:
-        out = x.array.astype(np.float32)
+        out = x.load().astype(np.float32)
         if zero is not None:
-            out = out - spread(zero.array.astype(np.float32))
-        return (out * spread(scale.array.astype(np.float32))).astype(_numpy(target))
+            out = out - spread(zero.array.astype(np.float32), x.shape, axis, block)
+        return (out * spread(scale.array.astype(np.float32), x.shape, axis, block)).astype(numpy_dtype(target))
 
     return derived(x, load, target)
 
 
+def _rounded(node: Node, narrow: str, target: str) -> Constant | None:
+    """A weight on its grid, where all of both is known."""
+    weight, shape = node.value(0), node.shape(0)
+    assert isinstance(weight, Constant), "the caller asked"
+    axis, block = _axis(node, len(shape)), int(node.attr("block_size", 0))
+    scale, zero = (node.constant(i) if node.has(i) else None for i in (1, 2))
+    for values in (scale, zero):
+        if values is not None:
+            _check_grid(node, values.shape, shape, axis, block)
+    return rounded_when_read(
+        node, weight, Grid(scale, zero, axis, block, narrow, target, bool(node.attr("saturate", 1)))
+    )
+
+
 def _is_float8(dtype: str) -> bool:
     return dtype.startswith(("float8_e4", "float8_e5"))
-
-
-def _numpy(dtype: str) -> np.dtype:
-    if dtype == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(dtype)
 
 
 def _name(kind: int) -> str:

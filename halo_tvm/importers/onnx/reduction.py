@@ -49,12 +49,7 @@ def reduced_axes(node: Node) -> list[int]:
     axes = node.ints(1) if node.has(1) else list(node.attr("axes", None) or [])
     if not axes:
         return [] if node.attr("noop_with_empty_axes", 0) else list(range(rank))
-    return sorted({axis_of(node, a, rank) for a in axes})
-
-
-def axis_of(node: Node, axis: int, rank: int) -> int:
-    node.refuse_unless(-rank <= axis < rank, f"expected an axis of {rank} dimensions, found {axis}")
-    return axis % rank
+    return sorted({node.axis(a, rank) for a in axes})
 
 
 def _kept(shape: tuple[Dim, ...], axes: list[int], keepdims: bool) -> list[Dim]:
@@ -128,7 +123,7 @@ def reduce_log_sum_exp(node: Node) -> relax.Expr:
 
 @converter("ArgMax", "ArgMin")
 def arg_extreme(node: Node) -> relax.Expr:
-    axis = axis_of(node, node.attr("axis", 0), node.rank(0))
+    axis = node.axis(node.attr("axis", 0), node.rank(0))
     index = arg_index(node, node.x(0), axis, largest=node.op == "ArgMax", last=bool(node.attr("select_last_index", 0)))
     return index if node.attr("keepdims", 1) else relax.op.squeeze(index, [axis])
 
@@ -136,7 +131,7 @@ def arg_extreme(node: Node) -> relax.Expr:
 @converter("CumSum", "CumProd")
 def cumulative(node: Node) -> relax.Expr:
     x, dtype = node.x(0), node.dtype(0)
-    axis = axis_of(node, int(node.scalar(1)), node.rank(0))
+    axis = node.axis(int(node.scalar(1)), node.rank(0))
     reverse, exclusive = bool(node.attr("reverse", 0)), bool(node.attr("exclusive", 0))
     x = widened(node, x)
     x = _flipped(node, x, axis) if reverse else x
@@ -163,8 +158,8 @@ def _as_rows(node: Node, function: Callable[[relax.Expr, int], relax.Expr]) -> r
     rank = len(shape)
     x = widened(node, x)
     if node.opset >= 13:
-        return narrowed(node.emit(function(x, axis_of(node, node.attr("axis", -1), rank))), dtype)
-    axis = axis_of(node, node.attr("axis", 1), rank) if node.attr("axis", 1) != rank else rank
+        return narrowed(node.emit(function(x, node.axis(node.attr("axis", -1), rank))), dtype)
+    axis = node.axis(node.attr("axis", 1), rank) if node.attr("axis", 1) != rank else rank
     if axis == rank - 1:
         return narrowed(node.emit(function(x, axis)), dtype)
     rows = [node.sizes.product(shape[:axis]), node.sizes.product(shape[axis:])]
@@ -172,25 +167,18 @@ def _as_rows(node: Node, function: Callable[[relax.Expr, int], relax.Expr]) -> r
     return narrowed(node.emit(relax.op.reshape(out, list(shape))), dtype)
 
 
-@converter("Softmax")
-def softmax(node: Node) -> relax.Expr:
-    return _as_rows(node, relax.op.nn.softmax)
-
-
-@converter("LogSoftmax")
-def log_softmax(node: Node) -> relax.Expr:
-    return _as_rows(node, lambda x, axis: log_softmax_of(node, x, axis))
+for _name, _convert in {
+    "Softmax": lambda node: _as_rows(node, relax.op.nn.softmax),
+    "LogSoftmax": lambda node: _as_rows(node, lambda x, axis: log_softmax_of(node, x, axis)),
+    "Hardmax": lambda node: _as_rows(node, lambda x, axis: _one_at_top(node, x, axis)),
+}.items():
+    converter(_name)(_convert)
 
 
 def log_softmax_of(node: Node, x: relax.Expr, axis: int) -> relax.Expr:
     shifted = node.emit(relax.op.subtract(x, node.emit(relax.op.max(x, [axis], True))))
     total = node.emit(relax.op.sum(node.emit(relax.op.exp(shifted)), [axis], True))
     return node.emit(relax.op.subtract(shifted, node.emit(relax.op.log(total))))
-
-
-@converter("Hardmax")
-def hardmax(node: Node) -> relax.Expr:
-    return _as_rows(node, lambda x, axis: _one_at_top(node, x, axis))
 
 
 def _one_at_top(node: Node, x: relax.Expr, axis: int) -> relax.Expr:
@@ -212,7 +200,7 @@ def _one_at_top(node: Node, x: relax.Expr, axis: int) -> relax.Expr:
 @converter("LpNormalization")
 def lp_normalization(node: Node) -> relax.Expr:
     """x over its norm along one axis; zero where the norm is zero."""
-    axis, p = axis_of(node, node.attr("axis", -1), node.rank(0)), node.attr("p", 2)
+    axis, p = node.axis(node.attr("axis", -1), node.rank(0)), node.attr("p", 2)
     node.refuse_unless(p in (1, 2), f"expected 1 or 2 as p, found {p}")
     x = widened(node, node.x(0))
     size = node.emit(relax.op.abs(x) if p == 1 else relax.op.multiply(x, x))
@@ -229,7 +217,7 @@ def lp_normalization(node: Node) -> relax.Expr:
 @converter("MeanVarianceNormalization")
 def mean_variance_normalization(node: Node) -> relax.Expr:
     """(x - mean) / (deviation + 1e-9)."""
-    axes = [axis_of(node, a, node.rank(0)) for a in node.attr("axes", [0, 2, 3])]
+    axes = [node.axis(a, node.rank(0)) for a in node.attr("axes", [0, 2, 3])]
     x = widened(node, node.x(0))
     centred = node.emit(relax.op.subtract(x, node.emit(relax.op.mean(x, axes, True))))
     variance = node.emit(relax.op.mean(node.emit(relax.op.multiply(centred, centred)), axes, True))

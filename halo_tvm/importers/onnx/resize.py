@@ -54,7 +54,7 @@ def resize(node: Node) -> relax.Expr:
     node.refuse_unless(
         way.nearest in NEAREST, f"expected a nearest_mode among {', '.join(NEAREST)}, found {way.nearest}"
     )
-    axes = [int(a) % rank for a in node.attr("axes", list(range(rank)))]
+    axes = [node.axis(a, rank) for a in node.attr("axes", list(range(rank)))]
     rois = [0.0] * len(axes) + [1.0] * len(axes)
     if way.transform == "tf_crop_and_resize":
         rois = [float(v) for v in node.constant(1).reshape(-1)]

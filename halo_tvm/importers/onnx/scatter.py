@@ -26,7 +26,7 @@ def _reduction(node: Node) -> str:
 
 @converter("ScatterElements", "Scatter")
 def scatter_elements(node: Node) -> relax.Expr:
-    axis = int(node.attr("axis", 0)) % node.rank(0)
+    axis = node.axis(node.attr("axis", 0), node.rank(0))
     inside = [None if i == axis else d for i, d in enumerate(node.shape(0))]
     indices = at_most(node, node.x(1), inside, "indices")
     updates = same_sizes(node, node.x(2), expr_shape(indices), "updates")
@@ -50,7 +50,7 @@ def tensor_scatter(node: Node) -> relax.Expr:
     """A key or value cache with new steps written behind each row's index, around the end when circular."""
     rank, mode = node.rank(0), node.attr("mode", "linear")
     node.refuse_unless(mode in ("linear", "circular"), f"mode {mode} is not known")
-    axis = int(node.attr("axis", -2)) % rank
+    axis = node.axis(node.attr("axis", -2), rank)
     shape = node.shape(0)
     update = same_sizes(node, node.x(1), [None if i == axis else d for i, d in enumerate(shape)], "update")
     given = [same_sizes(node, node.x(2), [shape[0]], "write_indices")] if node.has(2) else []

@@ -24,7 +24,7 @@ def compress(node: Node) -> relax.Expr:
     x, axis = node.x(0), node.attr("axis", None)
     if axis is None:
         x, axis = node.emit(relax.op.reshape(x, [node.sizes.product(node.shape(0))])), 0
-    axis = int(axis) % len(expr_shape(x))
+    axis = node.axis(axis, len(expr_shape(x)))
     node.refuse_unless(node.rank(1) == 1, f"expected a condition of rank 1, found {node.rank(1)}")
     condition, length, size = node.x(1), node.shape(1)[0], expr_shape(x)[axis]
     if node.sizes.decided(prim(length) <= prim(size)) is not True:
@@ -42,7 +42,7 @@ def _cut(condition: te.Tensor, size: list) -> te.Tensor:
 def top_k(node: Node) -> tuple[relax.Expr, relax.Expr]:
     """The k largest or smallest, sorted; of equal ones the first comes first."""
     rank = node.rank(0)
-    axis = int(node.attr("axis", -1)) % rank
+    axis = node.axis(node.attr("axis", -1), rank)
     largest = bool(node.attr("largest", 1))
     k: Dim = int(node.attr("k")) if node.opset < 10 else node.runtime_dims(1)[0]
     x = at_least(node, node.x(0), [k if i == axis else None for i in range(rank)], "input, with k elements to find,")

@@ -33,25 +33,19 @@ def _position(node: Node, index: int, length: int) -> int:
     return position % length
 
 
-@converter("SequenceConstruct")
-def sequence_construct(node: Node) -> Sequence:
-    return _made(node, [node.value(i) for i in range(len(node.inputs))])
-
-
-@converter("SequenceEmpty")
-def sequence_empty(node: Node) -> Sequence:
-    return Sequence(())
+for _name, _convert in {
+    "SequenceConstruct": lambda node: _made(node, [node.value(i) for i in range(len(node.inputs))]),
+    "SequenceEmpty": lambda node: Sequence(()),
+    "SequenceLength": lambda node: np.array(len(_items(node)), np.int64),
+    "OptionalHasElement": lambda node: np.array(node.has(0)),
+}.items():
+    converter(_name)(_convert)
 
 
 @converter("SequenceAt")
 def sequence_at(node: Node) -> Value:
     items = _items(node)
     return items[_position(node, 1, len(items))]
-
-
-@converter("SequenceLength")
-def sequence_length(node: Node) -> object:
-    return np.array(len(_items(node)), np.int64)
 
 
 @converter("SequenceInsert")
@@ -132,9 +126,9 @@ def concat_from_sequence(node: Node) -> object:
     xs = [node.graph.expr_of(item) for item in items]
     rank = len(xs[0].ty.shape.values)
     is_new = bool(node.attr("new_axis", 0))
-    axis = int(node.attr("axis")) % (rank + is_new)
+    axis = node.axis(node.attr("axis"), rank + is_new)
     if is_new:
-        xs = [node.emit(relax.op.expand_dims(x if isinstance(x, relax.Var) else node.emit(x), axis)) for x in xs]
+        xs = [node.emit(relax.op.expand_dims(node.bind(x), axis)) for x in xs]
     if len(xs) == 1:
         return xs[0]
     return relax.op.concat(xs, axis)
@@ -144,11 +138,6 @@ def concat_from_sequence(node: Node) -> object:
 def optional(node: Node) -> Value | tuple[None]:
     """The value itself; an optional without value is None."""
     return node.inputs[0] if node.has(0) else (None,)
-
-
-@converter("OptionalHasElement")
-def optional_has_element(node: Node) -> object:
-    return np.array(node.has(0))
 
 
 @converter("OptionalGetElement")

@@ -101,14 +101,14 @@ def _stay_apart_from_one(node: Node, shape: Sequence[Dim]) -> None:
 def unsqueeze(node: Node) -> relax.Expr:
     axes = node.ints(1) if node.has(1) else list(node.attr("axes"))
     shape = list(node.shape(0))
-    for axis in sorted(a + len(shape) + len(axes) if a < 0 else a for a in axes):
+    for axis in sorted(node.axis(a, len(shape) + len(axes)) for a in axes):
         shape.insert(axis, 1)
     return relax.op.reshape(node.x(0), shape)
 
 
 def _axes(node: Node, rank: int) -> list[int] | None:
     axes = node.ints(1) if node.has(1) else node.attr("axes", None)
-    return None if axes is None else [a + rank if a < 0 else a for a in axes]
+    return None if axes is None else [node.axis(a, rank) for a in axes]
 
 
 @converter("Transpose")
@@ -127,9 +127,9 @@ def expand(node: Node) -> relax.Expr:
     if len(shape) < rank:
         x = node.emit(relax.op.reshape(x, old))
     own = [a if isinstance(a, int) else b for a, b in zip(old, out)]
-    if any(not node.sizes.is_equal(a, b) for a, b in zip(old, own)):
+    if not node.sizes.same_shape(old, own):
         x, old = node.declared(x, own), own
-    return relax.op.broadcast_to(x, out) if any(not node.sizes.is_equal(a, b) for a, b in zip(old, out)) else x
+    return x if node.sizes.same_shape(old, out) else relax.op.broadcast_to(x, out)
 
 
 def _expanded(node: Node, old: Dim, new: Dim) -> Dim:
@@ -148,7 +148,7 @@ def _expanded(node: Node, old: Dim, new: Dim) -> Dim:
 def concat(node: Node) -> relax.Expr:
     """Sizes beside the axis that may differ, as far as can be proven, are declared equal."""
     xs = node.xs()
-    axis = int(node.attr("axis", 1)) % node.rank(0)
+    axis = node.axis(node.attr("axis", 1), node.rank(0))
     wanted = list(node.shape(0))
     for index in range(1, len(xs)):
         wanted = [d if isinstance(d, int) else w for d, w in zip(node.shape(index), wanted)]
@@ -160,8 +160,7 @@ def concat(node: Node) -> relax.Expr:
         for dim, size in zip(shape, dims):
             known = isinstance(dim, int) and isinstance(size, int)
             node.refuse_unless(not known or dim == size, f"sizes {dim} and {size} meet beside the axis {axis}")
-        same = all(node.sizes.is_equal(d, w) for d, w in zip(shape, dims))
-        parts.append(x if same else node.declared(x, dims))
+        parts.append(x if node.sizes.same_shape(shape, dims) else node.declared(x, dims))
     return relax.op.concat(parts, axis) if len(parts) > 1 else parts[0]
 
 

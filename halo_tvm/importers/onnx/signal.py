@@ -27,7 +27,7 @@ def dft(node: Node) -> relax.Expr:
 def _dft(node: Node, axis: int) -> relax.Expr:
     shape, inverse, onesided = list(node.shape(0)), bool(node.attr("inverse", 0)), bool(node.attr("onesided", 0))
     rank = len(shape)
-    axis = axis % rank
+    axis = node.axis(axis, rank)
     node.refuse_unless(axis != rank - 1, "expected an axis in front of the last, which holds real and imaginary parts")
     node.refuse_unless(shape[-1] in (1, 2), f"expected a last axis of 1 or 2, found {shape[-1]}")
     if node.has(1):

@@ -14,7 +14,7 @@ from ._node import Node
 from ._registry import converter
 from ._values import Symbolic
 
-_FAR = 1 << 31  # an end beyond this means "all"
+_FAR = (1 << 31) - 1  # an end from here on means "all": the largest of 32 bits is how some exporters write it
 
 
 @converter("Slice")
@@ -27,7 +27,7 @@ def slice_(node: Node) -> relax.Expr:
     node.refuse_unless(old or node.rank(1) == 1, "expected starts of one axis, as ONNX asks for")
     count = len(node.attr("starts")) if old else node.shape(1)[0]
     node.refuse_unless(isinstance(count, int), "expected a known number of starts")
-    axes = [axis_of(node, a, rank) for a in (range(count) if axes is None else axes)]
+    axes = [node.axis(a, rank) for a in (range(count) if axes is None else axes)]
     known = old or all(not node.has(i) or isinstance(node.inputs[i], Constant | Symbolic) for i in (1, 2, 4))
     if not known:
         return _slice_at_run_time(node, axes)
@@ -130,14 +130,7 @@ def replaced(shape: Sequence[Dim], axes: Sequence[int], lengths: Sequence[Dim]) 
 
 def _of_shape(node: Node, x: relax.Expr, shape: Sequence[Dim]) -> relax.Expr:
     """`x`, whose sizes are those of `shape` in other words, with these words."""
-    if all(node.sizes.is_equal(a, b) for a, b in zip(expr_shape(x), shape)):
-        return x
-    return node.declared(x, shape)
-
-
-def axis_of(node: Node, axis: int, rank: int) -> int:
-    node.refuse_unless(-rank <= axis < rank, f"expected an axis from {-rank} to {rank - 1}, found {axis}")
-    return axis + rank if axis < 0 else axis
+    return x if node.has_shape(x, shape) else node.declared(x, shape)
 
 
 def _slice_at_run_time(node: Node, axes: list[int]) -> relax.Expr:
@@ -196,7 +189,7 @@ def _slice_at_run_time(node: Node, axes: list[int]) -> relax.Expr:
 def split(node: Node) -> tuple[relax.Expr, ...]:
     """Parts of given sizes; of equal ones, the last smaller, where none are given."""
     x, rank = node.x(0), node.rank(0)
-    axis = axis_of(node, int(node.attr("axis", 0)), rank)
+    axis = node.axis(node.attr("axis", 0), rank)
     size = node.shape(0)[axis]
     count = len(node.outputs)
     if node.has(1):
@@ -259,7 +252,7 @@ def trilu(node: Node) -> relax.Expr:
     x = node.x(0)
     if not node.has(1) or node.is_known(1):
         k = int(node.scalar(1)) if node.has(1) else 0
-        k = max(-_FAR, min(k, _FAR - 1))
+        k = max(-_FAR, min(k, _FAR))
         if node.dtype(0) != "bool":
             return relax.op.triu(x, k) if upper else relax.op.tril(x, k)
         return node.te(_triangle(upper, lambda _: k), x)
@@ -282,7 +275,7 @@ def _triangle(upper: bool, diagonal: Callable) -> Callable:
 def center_crop_pad(node: Node) -> relax.Expr:
     """Axes longer than wanted lose elements at both ends, shorter ones gain zeros."""
     shape, x = node.shape(0), node.x(0)
-    axes = [axis_of(node, a, len(shape)) for a in node.attr("axes", list(range(len(shape))))]
+    axes = [node.axis(a, len(shape)) for a in node.attr("axes", list(range(len(shape))))]
     wanted = node.runtime_dims(1)
     node.refuse_unless(len(wanted) == len(axes), f"expected {len(axes)} sizes, found {len(wanted)}")
 

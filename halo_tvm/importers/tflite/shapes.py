@@ -17,9 +17,14 @@ def shape(node: Node) -> Result:
     return Result(node.emit("Cast", out, to=6) if node.output().dtype == "int32" else out, stored=True)
 
 
-@writes("RANK")
-def rank(node: Node) -> Result:
-    return Result(node.const(node.rank(0), np.int32), stored=True)
+for _name, _write in {
+    "RANK": lambda node: Result(node.const(node.rank(0), np.int32), stored=True),
+    "BROADCAST_TO": lambda node: Result(node.emit("Expand", node.stored(0), node.int64(1)), stored=True),
+    "TILE": lambda node: Result(node.emit("Tile", node.stored(0), node.int64(1)), stored=True),
+    "FILL": lambda node: Result(node.emit("Expand", node.stored(1), node.int64(0)), stored=True),
+    "RANGE": lambda node: Result(node.emit("Range", node.x(0), node.x(1), node.x(2))),
+}.items():
+    writes(_name)(_write)
 
 
 @pairs
@@ -65,32 +70,12 @@ def expand_dims(node: Node) -> Result:
     return Result(node.emit("Unsqueeze", node.stored(0), node.sizes([node.axis(axis, node.rank(0) + 1)])), stored=True)
 
 
-@writes("BROADCAST_TO")
-def broadcast_to(node: Node) -> Result:
-    return Result(node.emit("Expand", node.stored(0), node.int64(1)), stored=True)
-
-
 @writes("BROADCAST_ARGS")
 def broadcast_args(node: Node) -> Result:
     """The shape that two shapes broadcast to, both of one length."""
     if node.shape(0) != node.shape(1):
         raise Refused(f"expected shapes of one length, found {list(node.shape(0))} and {list(node.shape(1))}")
     return Result(node.emit("Max", node.stored(0), node.stored(1)), stored=True)
-
-
-@writes("TILE")
-def tile(node: Node) -> Result:
-    return Result(node.emit("Tile", node.stored(0), node.int64(1)), stored=True)
-
-
-@writes("FILL")
-def fill(node: Node) -> Result:
-    return Result(node.emit("Expand", node.stored(1), node.int64(0)), stored=True)
-
-
-@writes("RANGE")
-def range_(node: Node) -> Result:
-    return Result(node.emit("Range", node.x(0), node.x(1), node.x(2)))
 
 
 # Joined and cut. Parts of a tensor on a grid lie on that grid; the graph moves those that do not.

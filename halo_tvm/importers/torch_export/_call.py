@@ -152,32 +152,15 @@ class Call(Builder):
     def weight(self, value: Constant) -> relax.Expr:
         return self.translator.weight_of(value)
 
-    def reshape(self, x: relax.Expr, shape: Sequence[ir.Expr]) -> relax.Expr:
-        if self.translator.same_shape(x.ty, shape):
-            return x
-        if any(
-            isinstance(d, tvm.tirx.IntImm) and int(d) == 0 for d in shape
-        ):  # TVM reshapes no tensor without elements
-            return self.emit(relax.op.full(relax.ShapeExpr(list(shape)), constant(0, str(x.ty.dtype))))
-        return self.emit(relax.op.reshape(x, relax.ShapeExpr(list(shape))))
-
     def permute(self, x: relax.Expr, axes: Sequence[int]) -> relax.Expr:
         """permute_dims; two in a row are one, and none when they cancel."""
-        axes = list(axes)
-        inner = self.translator.value(x)
-        if isinstance(inner, relax.Call) and inner.op == _PERMUTE and inner.attrs.axes is not None:
-            before = [int(a) for a in inner.attrs.axes]
-            axes = [before[a] for a in axes]
-            x = inner.args[0]
-        return x if axes == list(range(len(axes))) else self.emit(relax.op.permute_dims(x, axes))
+        x, axes = self.one_permutation(x, axes)
+        return x if axes == sorted(axes) else self.emit(relax.op.permute_dims(x, axes))
 
     def broadcast(self, x: relax.Expr, shape: Sequence[ir.Expr]) -> relax.Expr:
-        if self.translator.same_shape(x.ty, shape):
+        if self.has_shape(x, shape):
             return x
         return self.emit(relax.op.broadcast_to(x, relax.ShapeExpr(list(shape))))
-
-
-_PERMUTE = ir.Op.get("relax.permute_dims")
 
 
 def constant(value: Number | np.ndarray, dtype: str) -> ir.GenericConst:

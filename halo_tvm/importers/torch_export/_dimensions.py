@@ -129,5 +129,6 @@ def _names(inputs: Mapping[str, torch.Tensor]) -> dict[object, str]:
             wanted = "sequence"
         else:
             wanted = f"{re.sub(r'[^A-Za-z0-9_]', '_', input_name)}_{axis}"
-        names[symbol] = wanted if wanted not in names.values() else f"{wanted}_{len(names)}"
+        others = (f"{wanted}_{number}" for number in itertools.count(len(names)))
+        names[symbol] = next(name for name in itertools.chain([wanted], others) if name not in names.values())
     return names

@@ -15,6 +15,7 @@ from torch.utils import _pytree
 from tvm import relax
 
 from ...artifact import sizes_that_hold
+from ...dimensions import text_of
 from ...errors import UnsupportedModel
 from ...imported import ImportedModel, InputSpec
 from ...params import ParamSource, ParamTable
@@ -131,10 +132,7 @@ def import_program(
     specs = tuple(
         InputSpec(
             input_name,
-            tuple(
-                int(d) if isinstance(d, tvm.tirx.IntImm) else d.name if isinstance(d, tvm.tirx.Var) else str(d)
-                for d in var.ty.shape.values[: inputs[input_name].meta["val"].dim()]
-            ),
+            tuple(map(text_of, var.ty.shape.values[: inputs[input_name].meta["val"].dim()])),
             _spec_dtype(inputs[input_name].meta["val"], var),
             values.get(input_name),
             "ones" if _is_padding_mask(input_name, var) else None,

@@ -68,16 +68,6 @@ class Translator:
     def emit(self, expr: relax.Expr) -> relax.Var:
         return self.builder.emit(expr, self.layer)
 
-    def value(self, expr: relax.Expr) -> relax.Expr | None:
-        """What a variable is bound to; None for a parameter."""
-        return self.builder.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
-
-    def same_shape(self, ty: relax.Type, shape: Sequence[ir.Expr]) -> bool:
-        if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
-            return False
-        found = ty.shape.values
-        return len(found) == len(shape) and all(self.sizes.is_equal(a, b) for a, b in zip(found, shape))
-
     def constant_of(self, x: relax.Expr) -> Constant | None:
         """The values behind a weight or a constant; None for what the run computes."""
         if x in self.weights:

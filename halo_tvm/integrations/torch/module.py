@@ -11,7 +11,7 @@ from ...errors import UsageError
 
 
 class HaloModule(torch.nn.Module):
-    """An artifact as a module: tensors in, tensors out, no copies of dense tensors at multiples of 64 bytes.
+    """An artifact as a module: tensors in, tensors out, no copies of dense tensors of more than 16 KiB.
 
     It takes inputs by position or name and returns one tensor, or a dict by output name. It has no parameters
     that torch could train: under gradients its inputs must not require any.

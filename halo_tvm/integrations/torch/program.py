@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...artifact import RANDOM_STATE, UNBOUNDED, broken
+from ...artifact import RANDOM_STATE, UNBOUNDED, broken, size_at
 from ...imported import ImportedModel
 from ...importers.torch_export import import_module
 from ...in_process import compile_in_process
@@ -87,6 +87,7 @@ class CompiledGraph:
         if not all(empty.serves(args[i], inputs) for i, empty in self._empty.items()):
             return False
         found: dict[str, int] = {}
+        others: list[tuple[int | str, int]] = []  # fixed, and computed of those that have names
         for spec, place, dtype in zip(self._model.inputs, self._places, self._dtypes):
             if args[place].dtype != dtype or not args[place].numel():
                 return False
@@ -94,10 +95,13 @@ class CompiledGraph:
             if tensor.dim() != len(spec.shape):
                 return False
             for dim, size in zip(spec.shape, tensor.shape, strict=True):
-                low, high = (dim, dim) if isinstance(dim, int) else self._model.ranges.get(dim, (1, 0))
-                if not low <= size <= high or found.setdefault(str(dim), size) != size:
+                if isinstance(dim, int) or dim not in self._model.ranges:
+                    others.append((dim, size))
+                    continue
+                low, high = self._model.ranges[dim]
+                if not low <= size <= high or found.setdefault(dim, size) != size:
                     return False
-        return broken(self._model.conditions, found) is None
+        return all(size_at(d, found) == size for d, size in others) and broken(self._model.conditions, found) is None
 
     def __call__(self, args: Sequence[Any]) -> list[torch.Tensor]:
         """The outputs for `args`: tensors of their own, that share no memory with arguments or with each other."""

@@ -20,10 +20,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import tvm
 from tvm import relax
 
-from ..builder import ModelBuilder
+from ..builder import ModelBuilder, rows_of
 from .config import EncoderDecoderConfig
 
 # Random query and key weights are scaled so that scores have a standard deviation near 2: attention is not flat.
@@ -58,7 +57,7 @@ class _Side:
 
     def split(self, x: relax.Expr, count: int) -> relax.Var:
         """x [batch, length, count * head_dim] as heads."""
-        return self.m.emit(relax.op.reshape(x, (*_rows(x), count, self.c.hidden // self.heads)))
+        return self.m.emit(relax.op.reshape(x, (*rows_of(x), count, self.c.hidden // self.heads)))
 
     def joined(self, x: relax.Expr, name: str) -> relax.Var:
         """The queries, keys and values of x in one row [batch, length, 3 * hidden]."""
@@ -83,7 +82,7 @@ class _Side:
         m, size = self.m, self.c.hidden // self.heads
         kinds = {"num_heads": self.heads, "num_kv_heads": self.heads, "head_dim": size, "scale": size**-0.5}
         found = m.op("attention", *args, **kinds, **attrs)
-        whole = m.emit(relax.op.reshape(found, (*_rows(x), self.c.hidden)))
+        whole = m.emit(relax.op.reshape(found, (*rows_of(x), self.c.hidden)))
         return m.emit(relax.op.add(m.linear(whole, f"{name}.out_proj", self.c.hidden, self.c.hidden), x))
 
     def fed_forward(self, x: relax.Var, layer: str) -> relax.Var:
@@ -130,7 +129,7 @@ def encode(c: EncoderDecoderConfig, m: ModelBuilder) -> relax.Var:
         x = _heard(side, m.inputs["input_features"])
     else:
         ids = m.inputs["input_ids"]
-        positions = m.emit(relax.op.arange(0, _rows(ids)[1], 1, "int64"))
+        positions = m.emit(relax.op.arange(0, rows_of(ids)[1], 1, "int64"))
         x = side.embedded(ids, _table(c, m, "encoder"), c.source_vocabulary, positions, c.positions)
     for i in range(c.layers):
         layer = side.layer(i)
@@ -219,7 +218,7 @@ def define(c: EncoderDecoderConfig, m: ModelBuilder) -> Mapping[str, relax.Expr]
     """The function `main`."""
     read = cross(c, m, encode(c, m))
     ids = m.inputs["decoder_input_ids"]
-    positions = m.emit(relax.op.arange(0, _rows(ids)[1], 1, "int64"))
+    positions = m.emit(relax.op.arange(0, rows_of(ids)[1], 1, "int64"))
     mask = m.inputs.get("attention_mask")
     return {"logits": decode(c, m, ids, positions, lambda _, row: ([row], {"packed": True}), read, mask)}
 
@@ -250,9 +249,3 @@ def _table(c: EncoderDecoderConfig, m: ModelBuilder, part: str) -> relax.Var:
     name = next((n for n in names if m.weights.has(f"{n}.weight")), names[0])
     rows = c.vocabulary if part == "decoder" else c.source_vocabulary
     return m.weight(f"{name}.weight", (rows, c.hidden), scale=1 / (c.embedding_scale or 1))
-
-
-def _rows(x: relax.Expr) -> tuple[tvm.ir.Expr, tvm.ir.Expr]:
-    """Batch and length of x [batch, length, ...]."""
-    batch, length, *_ = x.ty.shape.values
-    return batch, length

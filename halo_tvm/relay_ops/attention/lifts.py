@@ -48,7 +48,7 @@ def _lifted(
     _check_weights(match, product, weights)
     scores = scores_of(match, weights.args[0], inside, cleared)
     for what in (weights, scores.dots):
-        _check_private(match, what, inside)
+        match.require_unread("a product of the attention", what, inside)
     q, q_scale = unscaled(match, scores.dots.args[0])
     k, k_scale = unscaled(match, scores.dots.args[1])
     v = product.args[1]
@@ -76,13 +76,6 @@ def _lifted(
         return relax.op.permute_dims(out, [*range(len(outer)), *(product.ty.ndim + a for a in (-2, -3, -1))])
     out = relax.op.permute_dims(out, list(HEADS_FIRST))
     return out if product.ty.ndim == 4 else relax.op.reshape(out, product.ty.shape)
-
-
-def _check_private(match: Match, call: relax.Call, inside: set) -> None:
-    """`Rejected` when something outside the attention reads `call`: it would be computed twice."""
-    var = match.variables.get(call)
-    if var is not None and not match.users.get(var, frozenset()) <= inside:
-        raise Rejected(f"a product of the attention is used elsewhere too ({var.name}): it would be computed twice")
 
 
 def _weights(match: Match, expr: relax.Expr, inside: set) -> tuple[relax.Call, list[relax.Expr]]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax, sym, tirx
 
+from ...dimensions import text_of
 from .._views import Lookup
 from ._conditions import HIDDEN, All, Leaf, Mask, Not, Unreadable, core, hiding, negated
 from ._mask_elements import RULES
@@ -210,12 +211,12 @@ class Reader:
             low, high = self._bounds(part)
             if high is not None:  # j - i <= high
                 if not self.analyzer.can_prove_equal(high, shift):
-                    raise Unreadable(f"keys up to {_shown(high)} behind the query, expected up to {_shown(shift)}")
+                    raise Unreadable(f"keys up to {text_of(high)} behind the query, expected up to {text_of(shift)}")
                 causal = True
             if low is not None:  # j - i >= low
                 width = self.analyzer.simplify(shift - low + 1)
                 if not isinstance(width, tirx.IntImm) or width.value < 1 or window not in (0, width.value):
-                    raise Unreadable(f"a window of {_shown(width)} keys")
+                    raise Unreadable(f"a window of {text_of(width)} keys")
                 window = int(width.value)
         return Meaning(causal, window, tuple(self._key_mask(*mask) for mask in key_masks))
 
@@ -268,10 +269,6 @@ class Reader:
                         upper = (sign == 1) != bool(lower)
                         return (None, bound) if upper else (bound, None)
         raise Unreadable(f"the condition {part}")
-
-
-def _shown(size: tirx.PrimExpr) -> str:
-    return str(int(size)) if isinstance(size, tirx.IntImm) else str(size)
 
 
 def _leaves(value: object) -> list[Leaf]:

@@ -11,6 +11,7 @@ import tvm_ffi
 from tvm import ir, relax, sym, tirx
 
 from ... import _compat
+from ...dimensions import product
 from ...errors import Rejected
 from ..operator import RESHAPES, Match, number_of, op_name, same_dimension
 
@@ -206,7 +207,7 @@ def _broadcast(addend: Addend, shape: Sequence[ir.Expr]) -> relax.Expr:
 def _leading(lead: list, whole: list, wanted: Sequence[ir.Expr], prove) -> list[tuple[list, list]]:
     """The leading axes of an addend, and of the scores it is added to, split into those of batch and of heads."""
     for split in range(len(whole) + 1):
-        sizes = [_product(whole[:split]), _product(whole[split:])]
+        sizes = [product(whole[:split]), product(whole[split:])]
         if all(prove(a, b) for a, b in zip(sizes, wanted)):
             return [(lead[:split], whole[:split]), (lead[split:], whole[split:])]
     if len(whole) == 1 and prove(whole[0], wanted[0] * wanted[1]):  # one axis for both
@@ -214,10 +215,3 @@ def _leading(lead: list, whole: list, wanted: Sequence[ir.Expr], prove) -> list[
         parts = [one, one] if prove(lead[0], one) else list(wanted)
         return [([parts[0]], [wanted[0]]), ([parts[1]], [wanted[1]])]
     raise Rejected(f"the scores {whole} do not split into batch and heads {list(wanted)}")
-
-
-def _product(dims: Sequence[ir.Expr]) -> ir.Expr:
-    total = tirx.IntImm("int64", 1)
-    for dim in dims:
-        total = total * dim
-    return total

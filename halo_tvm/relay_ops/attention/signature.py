@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tvm import relax, tirx
 
-from ...dimensions import differ, is_one
+from ...dimensions import differ, is_one, text_of
 from ..parts.kept_rows import NARROW, kept_columns
 
 REQUIRED = ("num_heads", "num_kv_heads", "head_dim", "scale")
@@ -111,9 +111,10 @@ def _expect(name: str, ty: relax.TensorType, shape: Sequence[object]) -> list[ti
     """The dimensions of `ty`, each equal to that of `shape` where both are known; None fits anything."""
     found = list(ty.shape.values)
     if len(found) != len(shape) or any(differ(a, b) for a, b in zip(found, shape)):
-        wanted = ", ".join("?" if dim is None else str(dim) for dim in shape)
+        wanted = ", ".join("?" if dim is None else str(text_of(dim)) for dim in shape)
+        shown = ", ".join(str(text_of(dim)) for dim in found)
         raise ValueError(
-            f"halo.attention: {name} must have the shape [{wanted}], got {list(found)}: "
+            f"halo.attention: {name} must have the shape [{wanted}], got [{shown}]: "
             "reshape it or correct the attributes"
         )
     return found

@@ -68,8 +68,8 @@ def scratch(cache: str, capacity: str, d: int, reads: Sequence[str]) -> list[str
     ]
 
 
-def narrow_stores(cache: str, place: str, d: int, fill: Sequence[str]) -> list[str]:
-    """Lines of a block that keep a row in eight bits at `cache[place]`; `fill` writes numbers[0] to numbers[d - 1]."""
+def narrow_stores(cache: str, d: int, fill: Sequence[str]) -> list[str]:
+    """Lines of a block that keep a row in eight bits at `cache[vn, at, ve]`; `fill` writes all of numbers[:d]."""
     scale = f"most[0] / T.float32({_LARGEST})"
     return [
         *fill,
@@ -77,8 +77,8 @@ def narrow_stores(cache: str, place: str, d: int, fill: Sequence[str]) -> list[s
         f"for c in T.serial(T.int64({d})):",
         "    most[0] = T.max(most[0], T.fabs(numbers[c]))",
         f"for c in T.serial(T.int64({d})):",
-        f'    {cache}[{place}, c] = T.cast(T.nearbyint(numbers[c] * (T.float32({_LARGEST}) / most[0])), "int8")',
+        f'    {cache}[vn, at, ve, c] = T.cast(T.nearbyint(numbers[c] * (T.float32({_LARGEST}) / most[0])), "int8")',
         f"for c in T.serial(T.int64({_SCALE_BYTES})):",
-        f"    {cache}[{place}, T.int64({d}) + c] = "
+        f"    {cache}[vn, at, ve, T.int64({d}) + c] = "
         f'T.cast(T.shift_right(T.reinterpret("uint32", {scale}), T.cast(c * T.int64(8), "uint32")), "int8")',
     ]

@@ -97,6 +97,25 @@ def expect(op: str, names: Sequence[str], call: relax.Call, shapes: Mapping[str,
             raise ValueError(f"halo.{op}: {name} must be {dtype} of the shape {shape}, got {ty}: cast or reshape it")
 
 
+def scan_shapes(op: str, names: Sequence[str], call: relax.Call, *, values: str, keys: str) -> dict[str, list[ir.Expr]]:
+    """The shapes of `values` [b, s, h, p], `keys` [b, s, g, n], the state [b, h, n, p] and the lengths [b] of a scan.
+
+    `ValueError` unless the call has arguments of these names, and g divides h.
+    """
+    attrs, types = attrs_of(call), dict(zip(names, (arg.ty for arg in call.args)))
+    if attrs.keys() - {"layer", "has_state"} or len(call.args) != len(names):
+        raise ValueError(f"halo.{op}: {', '.join(names)} expected, got {len(call.args)} and {attrs}")
+    for name in (values, keys):
+        ty = types[name]
+        if not (isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)) or ty.ndim != 4:
+            raise ValueError(f"halo.{op}: {name} must have rank 4 and a known shape, got {ty}: reshape it")
+    b, s, h, p = types[values].shape.values
+    g, n = types[keys].shape.values[2:]
+    if int(h) % int(g):
+        raise ValueError(f"halo.{op}: {keys} of groups that divide {int(h)} heads expected, got {int(g)}")
+    return {values: [b, s, h, p], keys: [b, s, g, n], "state": [b, h, n, p], "lengths": [b]}
+
+
 def begun(given: Mapping[str, np.ndarray], shape: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What a reference begins with: which rows take part (of the state's rank), the stored state and the one they have.
 

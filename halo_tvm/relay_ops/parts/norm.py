@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tvm import ir, relax, te, tirx
 from tvm.relax.dpl import DFPattern, is_op
@@ -45,6 +45,12 @@ def with_residual(x: te.Tensor, residual: tuple[te.Tensor, ...]) -> te.Tensor:
     return te.compute(x.shape, lambda *i: f32(x[i]) + f32(residual[0][i]), name="residual")
 
 
+def scale_of(squares: te.Tensor, count: ir.Expr, eps: float) -> te.Tensor:
+    """1 / sqrt(squares / count + eps), of every row."""
+    one, shift = (tirx.const(float(number), "float32") for number in (1, eps))
+    return te.compute(squares.shape, lambda *i: one / te.sqrt(squares[i] / count + shift), name="scale")
+
+
 def require(reason: str | None) -> None:
     """`Rejected(reason)` when there is one."""
     if reason:
@@ -58,11 +64,23 @@ def mean_of(pattern: DFPattern) -> DFPattern:
 
 def require_last_axis(call: relax.Expr, rank: int) -> None:
     """`Rejected` unless the mean `call` reduces the last axis and keeps it."""
-    axes = [int(a) % rank for a in (call.attrs.axis if call.attrs.axis is not None else range(rank))]
-    if axes != [rank - 1]:
-        raise Rejected(f"mean must be over the last axis, got axes {axes} of rank {rank}")
+    require_last("mean", call.attrs.axis if call.attrs.axis is not None else range(rank), rank)
     if not call.attrs.keepdims:
         raise Rejected("mean must keep the reduced axis, got keepdims=False")
+
+
+def require_last(what: str, axes: Iterable[int], rank: int) -> None:
+    """`Rejected` unless `what` is over the last axis alone."""
+    axes = [int(a) % rank for a in axes]
+    if axes != [rank - 1]:
+        raise Rejected(f"{what} must be over the last axis, got axes {axes} of rank {rank}")
+
+
+def by_root(x: DFPattern, mean: DFPattern, eps: DFPattern) -> dict[str, DFPattern]:
+    """x / sqrt(mean + eps) and x * rsqrt(mean + eps), by the names of their lifts."""
+    shifted = is_op("relax.add")(mean, eps)
+    divided = is_op("relax.divide")(x, is_op("relax.sqrt")(shifted))
+    return {"sqrt_div": divided, "rsqrt_mul": is_op("relax.multiply")(x, is_op("relax.rsqrt")(shifted))}
 
 
 def square_of(c: DFPattern, exponent: DFPattern) -> DFPattern:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
 from ...errors import UnknownName, UsageError
-from .sampling import Sampler, Sampling, log_probabilities
+from .ids import is_whole
+from .sampling import Option, Sampler, Sampling, log_probabilities
 from .spec import LanguageSpec
 from .text import Pieces, Text
 
-_OPTIONS = ("max_new_tokens", "stop", "logprobs")  # of every answer, beside those of `Sampling`
+_OPTIONS = (
+    "max_new_tokens",
+    "stop",
+    "logprobs",
+    "special",
+    "ignore_eos",
+)  # of every answer, beside those of `Sampling`
 LogProbabilities = tuple[float, list[tuple[int, float]]]  # of the token chosen, and of the likeliest
 
 
@@ -49,24 +56,44 @@ class Wanted:
     most: int | None = None  # tokens; None: to the end of the context
     stop: tuple[str, ...] = ()
     logprobs: int = 0  # of the likeliest tokens, reported at each place
+    special: bool = False  # the text has that of special tokens
+    ignore_eos: bool = False  # no token that ends an answer is chosen
 
     @classmethod
-    def of(cls, most: int | None, stop: Sequence[str], logprobs: int, sampling: Mapping[str, float | None]) -> Wanted:
-        """From the options of `generate`; `UnknownName` for one that `Sampling` lacks."""
+    def of(
+        cls,
+        most: int | None,
+        stop: Sequence[str] | None,
+        logprobs: int,
+        shown: tuple[bool, bool],
+        sampling: Mapping[str, Option],
+    ) -> Wanted:
+        """From the options of `generate`, `special` and `ignore_eos` in `shown`.
+
+        `UnknownName` for one that `Sampling` lacks.
+        """
         known = {field.name for field in fields(Sampling)}
         for name in sampling:
             if name not in known:
                 raise UnknownName("option", name, (*_OPTIONS, *known))
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        return cls(Sampling(**sampling), most, stops, logprobs)  # type: ignore[arg-type]
+        if isinstance(stop, (bytes, Mapping)) or not isinstance(stop, (Iterable, type(None))):
+            raise UsageError(f"expected stop as a text or a list of texts, found {stop!r:.80}: correct it")
+        stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+        return cls(Sampling(**sampling), most, stops, logprobs, *shown)  # type: ignore[arg-type]
 
     def check(self, vocabulary: int) -> None:
-        if self.most is not None and self.most < 1:
+        if self.most is not None and not (is_whole(self.most) and self.most >= 1):
             raise UsageError(
-                f"expected max_new_tokens of at least 1, found {self.most}: leave it out to fill the context"
+                f"expected max_new_tokens of at least 1, found {self.most!r}: pass a whole number, or leave it out to "
+                "fill the context"
             )
-        if not 0 <= self.logprobs <= vocabulary:
-            raise UsageError(f"expected logprobs from 0 to {vocabulary}, found {self.logprobs}: correct it")
+        if not is_whole(self.logprobs) or not 0 <= self.logprobs <= vocabulary:
+            raise UsageError(f"expected logprobs from 0 to {vocabulary}, found {self.logprobs!r}: correct it")
+        highest = max(self.how.logit_bias or (0,))
+        if highest >= vocabulary:
+            raise UsageError(
+                f"expected token ids from 0 to {vocabulary - 1} in logit_bias, found {highest}: correct it"
+            )
 
 
 class Answer:
@@ -79,10 +106,13 @@ class Answer:
         self, wanted: Wanted, spec: LanguageSpec, text: Text, asked: Sequence[int], kept: int, seen: Sequence[int]
     ) -> None:
         self._wanted, self._end = wanted, spec.end
-        self._never = np.array(spec.never, np.int64)
+        never = (*spec.never, *(spec.end if wanted.ignore_eos else ()))
+        self._never = np.array(never, np.int64)
         first = spec.speech.first_never if spec.speech else ()
-        self._never_first = np.array([*spec.never, *first], np.int64)
-        self._pieces = Pieces(text, wanted.stop)
+        self._never_first = np.array([*never, *first], np.int64)
+        self._pieces = Pieces(text, wanted.stop, special=wanted.special)
+        special = text.special_tokens() if wanted.stop else {}
+        self._stops = {special[stop] for stop in wanted.stop if stop in special}
         self._sampler = Sampler(wanted.how, list(seen))
         self._asked, self._kept = len(asked), kept
         self._written: list[str] = []
@@ -102,6 +132,8 @@ class Answer:
         piece = ""
         if token in self._end:
             self.ended = "end"
+        elif token in self._stops:
+            self.ended = "stop"
         else:
             piece = self._pieces.add(token)
             if self._pieces.stopped:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ...errors import InputError, UsageError
 from .answer import Answer, Wanted
+from .ids import check_length, is_whole, shorter, whole_ids
 from .recomputed import Recomputed
 from .spec import LanguageSpec
 from .steps import Steps
@@ -15,7 +16,10 @@ from .text import Text
 
 
 class Held:
-    """The tokens behind which each slot goes on and, of an encoder-decoder, the text or sound that it answers."""
+    """The tokens behind which each slot goes on and, of an encoder-decoder, the text or sound that it answers.
+
+    They are what counts: whatever a call that did not end left behind them in the caches is not read.
+    """
 
     def __init__(self, spec: LanguageSpec, text: Text, steps: Steps | Recomputed) -> None:
         self._spec, self._text, self._steps = spec, text, steps
@@ -69,14 +73,17 @@ class Held:
         self._read[slot] = np.array(asked)
 
     def is_full(self, slot: int) -> bool:
-        return self._steps.filled[slot] == self._steps.context
+        return self.length(slot) == self._steps.context
+
+    def length(self, slot: int) -> int:
+        return len(self._tokens[slot])
 
     def keep_common(self, asked: Sequence[int], slot: int) -> int:
         """Truncate to the beginning that `asked` shares with the caches; at least its last token is to be read."""
         if len(asked) > self._steps.context:
             raise InputError(
                 f"expected a prompt of at most {self._steps.context} tokens, which the context holds, found "
-                f"{len(asked)}: shorten it, or load the model with a larger context"
+                f"{len(asked)}: {shorter(self._steps.context, self._steps.longest)}"
             )
         common = self.common(asked, slot)
         self.forget(common, slot)
@@ -92,12 +99,13 @@ class Held:
         found = next((i for i, (a, b) in enumerate(pairs) if a != b), max(0, min(len(asked) - 1, len(held))))
         return 0 if self._steps.overwrites and found < len(held) else found
 
-    def feed(self, tokens: Sequence[int], slot: int) -> np.ndarray:
+    def feed(self, tokens: Sequence[int] | np.ndarray, slot: int) -> np.ndarray:
         """The logits [vocabulary] behind `tokens`, which follow those in the slot."""
         self.check([slot])
         self._restore(slot)
-        logits = self._steps.feed(tokens, slot)
-        self._tokens[slot] += map(int, tokens)
+        ids = whole_ids(tokens).tolist()
+        logits = self._steps.feed(ids, slot)
+        self._tokens[slot] += ids
         return logits
 
     def feed_together(self, tokens: Mapping[int, int]) -> dict[int, np.ndarray]:
@@ -113,17 +121,20 @@ class Held:
         """Keep the first `count` tokens; where a state cannot be made shorter, they are read again."""
         self.check([slot])
         held = self._tokens[slot]
-        if self._steps.overwrites and 0 < count <= len(held):
-            del held[count:]
-            self._restore(slot)
-            return
-        self._steps.truncate(count, slot)
+        check_length(count, len(held))
         del held[count:]
+        self._restore(slot)
 
     def _restore(self, slot: int) -> None:
-        """Read the slot's tokens again where its state is not theirs: of more tokens, or of a call without an end."""
+        """Let the caches hold the slot's tokens: of more, or of a call without an end, they are truncated.
+
+        A state that tokens overwrite cannot be: it reads the slot's tokens again.
+        """
         held = self._tokens[slot]
-        if not self._steps.overwrites or self._steps.filled[slot] == len(held):
+        if self._steps.filled[slot] == len(held):
+            return
+        if not self._steps.overwrites:
+            self._steps.truncate(len(held), slot)
             return
         self._steps.truncate(0, slot)
         if held:
@@ -131,9 +142,9 @@ class Held:
 
     def check(self, slots: Iterable[int]) -> None:
         for slot in slots:
-            if not 0 <= slot < len(self._tokens):
+            if not is_whole(slot) or not 0 <= slot < len(self._tokens):
                 raise UsageError(
-                    f"expected a slot from 0 to {len(self._tokens) - 1}, found {slot}: load the model with more slots"
+                    f"expected a slot from 0 to {len(self._tokens) - 1}, found {slot!r}: load the model with more slots"
                 )
 
     def fork(self, slot: int, to: int) -> None:
@@ -141,5 +152,7 @@ class Held:
         self.check([slot, to])
         if slot == to:
             raise UsageError(f"expected two slots, found {slot} twice: load the model with more slots")
+        self._tokens[to] = []  # should copying fail
+        self._restore(slot)
         self._steps.fork(slot, to)
         self._tokens[to] = list(self._tokens[slot])

@@ -7,8 +7,7 @@ for piece in model.stream("The capital of France is", max_new_tokens=64):
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import cast
 import numpy as np
 
 from ...artifact import Manifest, OpenArtifact, opened
-from ...errors import UsageError
+from ...errors import InputError, UsageError
 from ...targets import usable_cpus
 from ..gpu import device_of
 from ..host import choose_variant, load_tvm_runtime, resolve_threads
@@ -28,12 +27,15 @@ from .answer import Generation, Wanted, joined
 from .chat import NO_OPTIONS, Tool
 from .contents import Message
 from .held import Held
+from .ids import is_whole, whole_ids
 from .recomputed import Recomputed
+from .sampling import Option
 from .sound import samples_of, spectra
 from .spec import TOGETHER, WHOLE, LanguageSpec, needed, recomputes, spec_of
 from .steps import Steps
 from .text import Text
 from .together import Together
+from .turn import Turn, to_its_end
 
 USUAL_CONTEXT = 4096
 Prompt = str | Sequence[int]
@@ -61,8 +63,7 @@ class LanguageModel:
         self._steps = steps
         self._held = Held(spec, text, steps)
         self._together = Together(self._held, self.slots) if self.slots > 1 and not self.encodes else None
-        self._turn = threading.Lock()  # without slots beside one another
-        self._speaker: int | None = None  # the thread whose answer goes on
+        self._turn = Turn()
 
     @classmethod
     def load(
@@ -91,11 +92,13 @@ class LanguageModel:
             # Without caches by position a longer context takes no more memory.
             usual = USUAL_CONTEXT if "capacity" in manifest.functions[needed(manifest)[-1]].ranges else spec.context
             context = min(usual, spec.context) if context is None else context
-            if not 1 <= context <= spec.context:
+            if not is_whole(context) or not 1 <= context <= spec.context:
                 raise UsageError(
-                    f"expected a context from 1 to {spec.context}, which the model's positions allow, found {context}: "
-                    "choose one of these"
+                    f"expected a context from 1 to {spec.context}, which the model's positions allow, found "
+                    f"{context!r}: choose one of these"
                 )
+            if not is_whole(slots):
+                raise UsageError(f"expected a whole number of slots, found {slots!r}: correct it")
             text = Text(spec, artifact.file(spec.tokenizer) if spec.tokenizer else None)
             variant = choose_variant(manifest.variants)
             load_tvm_runtime()
@@ -111,7 +114,7 @@ class LanguageModel:
             kept = dict(zip(names, session.keep(loaded.tensors), strict=True))
             given = {name: [kept[p] for p in function.params] for name, function in functions.items()}
             kind = Recomputed if recomputes(manifest) else Steps
-            steps = kind(session, functions, given, context, slots)
+            steps = kind(session, functions, given, context, spec.context, slots)
         except BaseException:
             session.close()
             raise
@@ -140,7 +143,7 @@ class LanguageModel:
     @property
     def length(self) -> int:
         """Positions that are filled."""
-        return self._steps.filled[0]
+        return self._held.length(0)
 
     @property
     def cache_bytes(self) -> int:
@@ -162,11 +165,16 @@ class LanguageModel:
             return self._text.conversation(messages, tools, template)
         if tools is not None or template:
             raise UsageError("expected messages beside tools and template, found a prompt: leave them out")
-        return self._text.tokens(prompt) if isinstance(prompt, str) else list(() if prompt is None else prompt)
+        if isinstance(prompt, str):
+            return self._text.tokens(prompt)
+        if isinstance(prompt, (bytes, bytearray)):
+            raise InputError(f"expected a prompt as text or token ids, found {type(prompt).__name__}: decode it first")
+        found: list[int] = whole_ids(() if prompt is None else prompt).tolist()
+        return found
 
-    def text(self, tokens: Sequence[int]) -> str:
-        """The text of token ids, without special tokens; `UsageError` where the model has no tokenizer."""
-        return self._text.of(self._steps.checked(tokens, None).tolist() if len(tokens) else [])
+    def text(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        """The text of token ids, of special ones where `special`; `UsageError` where the model has no tokenizer."""
+        return self._text.of(self._steps.checked(tokens, None).tolist() if len(tokens) else [], special=special)
 
     def prefill(self, tokens: Sequence[int] | np.ndarray, slot: int = 0) -> np.ndarray:
         """Start again with `tokens`; the logits [vocabulary] behind them, or for the first token of their answer.
@@ -176,7 +184,7 @@ class LanguageModel:
         with self._my_turn():
             self._held.forget(0, slot)
             if not self.encodes:
-                return self._held.feed(list(tokens), slot)
+                return self._held.feed(tokens, slot)
             self._held.read(tokens, slot)
             return self._held.feed(self._spec.start, slot)
 
@@ -231,15 +239,21 @@ class LanguageModel:
         language: str | None = None,
         translate: bool = False,
         max_new_tokens: int | None = None,
-        stop: Sequence[str] = (),
+        stop: Sequence[str] | None = None,
         logprobs: int = 0,
-        **sampling: float | None,
+        special: bool = False,
+        ignore_eos: bool = False,
+        **sampling: Option,
     ) -> Generation:
         """The answer to a prompt (text or token ids), to a conversation, or to a sound.
 
         The most likely tokens, unless `sampling` (the fields of `Sampling`: temperature, top_k, top_p, min_p,
-        repetition_penalty, seed) says otherwise; up to `max_new_tokens`, else to the end of the context. `logprobs` is
-        how many of the likeliest tokens are reported at each place.
+        repetition_penalty, presence_penalty, frequency_penalty, logit_bias, seed) says otherwise; up to
+        `max_new_tokens`, else to the end of the context; with `ignore_eos` no token that ends an answer is chosen.
+        `logprobs` is how many of the likeliest tokens are reported at each place.
+
+        `stop` are texts that end an answer in front of them; one that is a special token's is found also where
+        `special`, which lets special tokens appear in the text, is false. The token that ends an answer has no text.
 
         `audio`, for a model that hears, is a WAV file or samples [n] at 16 kHz; its words come in `language` ("en"), by
         default the likeliest of the model's, or, with `translate`, in English. Each half minute is answered by itself,
@@ -250,36 +264,45 @@ class LanguageModel:
 
         Of a translator into several languages, `language` is that of the answer to a prompt, as its tokenizer calls it.
         """
-        wanted = Wanted.of(max_new_tokens, stop, logprobs, sampling)
+        wanted = Wanted.of(max_new_tokens, stop, logprobs, (special, ignore_eos), sampling)
         asked = partial(self.tokens, prompt, messages, tools, template)
         if self._together is not None and audio is None and (language, translate) == (None, False):
             return self._together.answers([(asked(), wanted)])[0]
         with self._my_turn():
-            return _to_its_end(self._answers(asked, audio, (language, translate), wanted))
+            return to_its_end(self._answers(asked, audio, (language, translate), wanted))
 
     def generate_all(
         self,
         prompts: Sequence[Prompt | Sequence[Message]],
         *,
         max_new_tokens: int | None = None,
-        stop: Sequence[str] = (),
+        stop: Sequence[str] | None = None,
         logprobs: int = 0,
-        **sampling: float | None,
+        special: bool = False,
+        ignore_eos: bool = False,
+        **sampling: Option,
     ) -> list[Generation]:
         """The answers to several prompts or conversations (lists of messages), each as `generate` gives it.
 
         As many as there are slots are decoded together; one takes a slot as soon as an answer leaves it. The first
         error of one of them ends all.
         """
-        wanted = Wanted.of(max_new_tokens, stop, logprobs, sampling)
+        wanted = Wanted.of(max_new_tokens, stop, logprobs, (special, ignore_eos), sampling)
+        if isinstance(prompts, (str, bytes, Mapping)) or not isinstance(prompts, Iterable):
+            raise UsageError(f"expected a list of prompts, found one, {prompts!r:.80}: put it into a list")
         if self._together is not None:
             return self._together.answers([(self._tokens_of(asked), wanted) for asked in prompts])
         with self._my_turn():
-            return [_to_its_end(self._answer(tokens, wanted)) for tokens in [self._tokens_of(p) for p in prompts]]
+            return [to_its_end(self._answer(tokens, wanted)) for tokens in [self._tokens_of(p) for p in prompts]]
 
     def _tokens_of(self, asked: Prompt | Sequence[Message]) -> list[int]:
         """The token ids of a prompt or of a conversation, told by what it consists of."""
-        if any(isinstance(part, Mapping) for part in asked):
+        if isinstance(asked, Mapping):
+            raise UsageError(
+                f"expected prompts or conversations, found a message, {asked!r:.80}: put the conversation, a list of "
+                "messages, into a list"
+            )
+        if isinstance(asked, (list, tuple)) and any(isinstance(part, Mapping) for part in asked):
             return self.tokens(messages=cast("Sequence[Message]", asked))
         return self.tokens(cast("Prompt", asked))
 
@@ -294,30 +317,26 @@ class LanguageModel:
         language: str | None = None,
         translate: bool = False,
         max_new_tokens: int | None = None,
-        stop: Sequence[str] = (),
+        stop: Sequence[str] | None = None,
         logprobs: int = 0,
-        **sampling: float | None,
+        special: bool = False,
+        ignore_eos: bool = False,
+        **sampling: Option,
     ) -> Generator[str, None, Generation]:
         """As `generate`, a piece of text at a time; the generator returns the `Generation`.
 
         One stream at a time, `UsageError` for a second one, unless there are slots. What a dropped stream said stays in
         the caches.
         """
-        wanted = Wanted.of(max_new_tokens, stop, logprobs, sampling)
+        wanted = Wanted.of(max_new_tokens, stop, logprobs, (special, ignore_eos), sampling)
         asked = partial(self.tokens, prompt, messages, tools, template)
         if self._together is not None and audio is None and (language, translate) == (None, False):
             return (yield from self._together.stream(asked(), wanted))
-        if not self._turn.acquire(blocking=False):
-            raise UsageError(
-                "expected one answer at a time, found another that goes on: read it to its end, close it, or load the "
-                "model twice"
-            )
-        self._speaker = threading.get_ident()
+        self._turn.take_at_once()
         try:
             return (yield from self._answers(asked, audio, (language, translate), wanted))
         finally:
-            self._speaker = None
-            self._turn.release()
+            self._turn.__exit__()
 
     def _answers(
         self, asked: partial[list[int]], audio: Sound | None, how: tuple[str | None, bool], wanted: Wanted
@@ -351,14 +370,7 @@ class LanguageModel:
             logits = self._held.feed([answer.said[-1]], 0)
 
     def _my_turn(self) -> AbstractContextManager[None]:
-        if self._together is not None:
-            return self._together.alone()
-        if self._speaker == threading.get_ident():
-            raise UsageError(
-                "expected one answer at a time, found a stream of this thread that goes on: read it to its end, close "
-                "it, or load the model twice"
-            )
-        return _Turn(self)
+        return self._turn if self._together is None else self._together.alone()
 
     # ---------------------------------------------------------------- the end
 
@@ -373,27 +385,3 @@ class LanguageModel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _to_its_end(answer: Generator[str, None, Generation]) -> Generation:
-    while True:
-        try:
-            next(answer)
-        except StopIteration as end:
-            found: Generation = end.value
-            return found
-
-
-class _Turn:
-    """The right to change the caches."""
-
-    def __init__(self, model: LanguageModel) -> None:
-        self._model = model
-
-    def __enter__(self) -> None:
-        self._model._turn.acquire()
-        self._model._speaker = threading.get_ident()
-
-    def __exit__(self, *_error: object) -> None:
-        self._model._speaker = None
-        self._model._turn.release()

@@ -14,9 +14,9 @@ from ...artifact import FunctionSpec
 from ...errors import InputError, UsageError
 from ..session import Session
 from ..tensors import aligned_empty, numpy_dtype, to_arrays, to_tensor
+from .ids import check_length, ids_of, with_room
 from .source import Source
 from .spec import MASK, WHOLE
-from .steps import check_length, ids_of, with_room
 
 
 class Recomputed:
@@ -36,6 +36,7 @@ class Recomputed:
         functions: Mapping[str, FunctionSpec],
         weights: Mapping[str, Sequence[tvm_ffi.Tensor]],
         context: int,
+        longest: int,
         slots: int = 1,
     ) -> None:
         main = functions[WHOLE]
@@ -43,7 +44,7 @@ class Recomputed:
             raise UsageError(
                 f"expected one slot of a model without caches, found {slots}: answer the prompts one after another"
             )
-        self.context = context
+        self.context, self.longest = context, longest
         self._tokens: list[list[int]] = [[]]
         self._inputs = main.inputs
         self._highest = next(tensor.values for tensor in main.inputs if tensor.name != MASK)
@@ -86,7 +87,7 @@ class Recomputed:
     def checked(self, tokens: Sequence[int], slot: int | None) -> np.ndarray:
         """`tokens` as an array of ids that the model has, and that there is room for behind those in `slot`."""
         ids = ids_of(tokens, self._highest)
-        return ids if slot is None else with_room(ids, self.filled[slot], self.context)
+        return ids if slot is None else with_room(ids, self.filled[slot], self.context, self.longest)
 
     def _logits(self, tokens: Sequence[int]) -> np.ndarray:
         row = [*tokens, *[tokens[-1]] * (self._least - len(tokens))]

@@ -1,19 +1,26 @@
 """Choosing the next token from logits.
 
-The order is that of transformers: repetition penalty, temperature, top_k, top_p, min_p, then a draw. Equal seeds give
-equal tokens. Only the candidates that top_k or top_p can leave are ever sorted, so that a choice costs a small part of
-a step whatever the size of the vocabulary.
+The order is that of llama.cpp and transformers: logit bias, repetition, frequency and presence penalties, temperature,
+top_k, top_p, min_p, then a draw. Equal seeds give equal tokens. Only the candidates that top_k or top_p can leave are
+ever sorted, so that a choice costs a small part of a step whatever the size of the vocabulary.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 
 from ...errors import InputError, UsageError
+from .ids import is_whole
 
+Option = float | Mapping[int, float] | None  # the value of a field of `Sampling`
+
+_LARGEST = 1e308  # a finite float64
 _FIRST = 256  # candidates that are sorted first; four times as many while they do not hold top_p
 
 
@@ -22,7 +29,11 @@ class Sampling:
     """How tokens are chosen: the most likely one unless a field says otherwise.
 
     A `temperature`, `top_k`, `top_p` or `min_p` asks for a draw; without a temperature it is 1. A temperature of 0 is
-    the most likely token.
+    the most likely token, a `top_k` of 0 no bound.
+
+    The repetition penalty divides logits of tokens that were in the prompt or the answer (multiplies negative ones).
+    From a logit are taken `frequency_penalty` for every time that the answer has its token, and once
+    `presence_penalty` where it has it at all. `logit_bias` is added to the logits of token ids; -inf: never chosen.
     """
 
     temperature: float | None = None
@@ -30,43 +41,72 @@ class Sampling:
     top_p: float | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Mapping[int, float] | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        _check("temperature", self.temperature, 0, math.inf, "of 0 or more", low_open=False)
-        _check("top_k", self.top_k, 0, math.inf, "of at least 1")
-        _check("top_p", self.top_p, 0, 1, "above 0 and at most 1")
-        _check("min_p", self.min_p, 0, 1, "from 0 to 1", low_open=False)
-        _check("repetition_penalty", self.repetition_penalty, 0, math.inf, "above 0")
+        _check("temperature", self.temperature, 0, _LARGEST, "of 0 or more")
+        _check_whole("top_k", self.top_k, "the likeliest")
+        _check("top_p", self.top_p, math.ulp(0), 1, "above 0 and at most 1")
+        _check("min_p", self.min_p, 0, 1, "from 0 to 1")
+        _check("repetition_penalty", self.repetition_penalty, 1e-3, 1e3, "above 0, from 0.001 to 1000", "no penalty")
+        for name in ("presence_penalty", "frequency_penalty"):
+            _check(name, getattr(self, name), -1e3, 1e3, "from -1000 to 1000", "no penalty")
+        _check_whole("seed", self.seed, "another one each time")
+        _check_bias(self.logit_bias)
 
     @property
     def draws(self) -> bool:
-        asked = any(x is not None for x in (self.temperature, self.top_k, self.top_p, self.min_p))
+        asked = any(x is not None for x in (self.temperature, self.top_k or None, self.top_p, self.min_p))
         return asked and self.temperature != 0
 
 
-def _check(name: str, value: float | None, low: float, high: float, wanted: str, *, low_open: bool = True) -> None:
-    if value is None:
-        return
-    fits = isinstance(value, (int, float)) and (low < value if low_open else low <= value) and value <= high
-    if not fits or isinstance(value, bool) or value == math.inf or (name == "top_k" and value != int(value)):
-        without = "no penalty" if name == "repetition_penalty" else "the likeliest"
+def _check(
+    name: str, value: float | None, low: float, high: float, wanted: str, without: str = "the likeliest"
+) -> None:
+    fits = isinstance(value, Real) and not isinstance(value, bool) and low <= float(value) <= high
+    if value is not None and not fits:
         raise UsageError(f"expected {name} {wanted}, found {value!r}: correct it, or leave it out for {without}")
 
 
+def _check_whole(name: str, value: int | None, without: str) -> None:
+    if value is not None and not (is_whole(value) and value >= 0):
+        raise UsageError(
+            f"expected {name} as a whole number of 0 or more, found {value!r}: correct it, or leave it out for "
+            f"{without}"
+        )
+
+
+def _check_bias(bias: Mapping[int, float] | None) -> None:
+    if bias is None:
+        return
+    if not isinstance(bias, Mapping):
+        raise UsageError(f"expected logit_bias as a number by token id, found {bias!r:.80}: pass {{id: number}}")
+    for token, value in bias.items():
+        if not is_whole(token) or token < 0:
+            raise UsageError(f"expected token ids in logit_bias, found {token!r:.80}: correct it")
+        number = isinstance(value, Real) and not isinstance(value, bool)
+        if not number or not (value == -math.inf or abs(float(value)) <= _LARGEST):
+            raise UsageError(f"expected numbers in logit_bias, or -inf for never, found {value!r:.80}: correct it")
+
+
 class Sampler:
-    """One answer's choices; `seen` are the tokens that a repetition penalty makes less likely."""
+    """One answer's choices; `seen` are the tokens in front of it, which a repetition penalty makes less likely."""
 
     def __init__(self, how: Sampling, seen: list[int]) -> None:
         self.how = how
         self._random = np.random.default_rng(how.seed)
         self._seen = set(seen) if how.repetition_penalty not in (None, 1) else None
+        self._said: Counter[int] | None = Counter() if how.presence_penalty or how.frequency_penalty else None
+        self._biased = np.array([*(how.logit_bias or ())], np.int64)
+        self._bias = np.array([*(how.logit_bias or {}).values()], np.float64)
 
     def choose(self, logits: np.ndarray) -> int:
         """The token for `logits` [vocabulary] float32; `InputError` where they have a NaN."""
         how = self.how
-        if self._seen is not None:
-            logits = self._penalised(logits)
+        logits = self._changed(logits)
         best = int(logits.argmax())  # of NaN there is none larger: the first one is found
         if not math.isfinite(logits[best]):
             raise InputError(
@@ -76,21 +116,34 @@ class Sampler:
         token = self._drawn(logits, best) if how.draws else best
         if self._seen is not None:
             self._seen.add(token)
+        if self._said is not None:
+            self._said[token] += 1
         return token
 
-    def _penalised(self, logits: np.ndarray) -> np.ndarray:
-        assert self._seen is not None and self.how.repetition_penalty is not None
-        at = np.fromiter(self._seen, np.int64)
-        penalty = np.float32(self.how.repetition_penalty)
-        changed = logits.copy()
-        changed[at] = np.where(logits[at] < 0, logits[at] * penalty, logits[at] / penalty)
+    def _changed(self, logits: np.ndarray) -> np.ndarray:
+        """With bias and penalties: those that were given where there are none, else float64."""
+        how = self.how
+        if self._seen is None and self._said is None and not self._biased.size:
+            return logits
+        changed = logits.astype(np.float64)
+        changed[self._biased] += self._bias
+        if self._seen is not None and how.repetition_penalty is not None:
+            at = np.fromiter(self._seen, np.int64)
+            penalty = float(how.repetition_penalty)
+            changed[at] = np.where(changed[at] < 0, changed[at] * penalty, changed[at] / penalty)
+        if self._said:
+            at, counts = np.array([*self._said.items()], np.int64).T
+            changed[at] -= counts * float(how.frequency_penalty or 0) + float(how.presence_penalty or 0)
         return changed
 
     def _drawn(self, logits: np.ndarray, best: int) -> int:
         how = self.how
-        scores = (logits.astype(np.float64) - logits[best]) / (1.0 if how.temperature is None else how.temperature)
+        with np.errstate(over="ignore"):  # a temperature near 0: the others have no chance
+            scores = (logits.astype(np.float64) - logits[best]) / float(
+                1 if how.temperature is None else how.temperature
+            )
         tokens = np.arange(len(scores))
-        if how.top_k is not None and how.top_k < len(scores):
+        if how.top_k and how.top_k < len(scores):
             tokens = np.argpartition(-scores, int(how.top_k) - 1)[: int(how.top_k)]
         weights = np.exp(scores[tokens])
         if how.top_p is not None and how.top_p < 1:

@@ -11,7 +11,7 @@ from ...artifact import FunctionSpec
 from ...errors import InputError
 from ..session import Session
 from ..tensors import aligned_empty, leaves, numpy_dtype, to_tensor
-from .spec import READ
+from .spec import READ, longest_of
 
 Tensors = tuple[tvm_ffi.Tensor, ...]
 
@@ -30,7 +30,7 @@ class Source:
         decode = functions["decode"]
         self._wanted = given_names(decode)
         self.heard = heard_by(self._specs["encode"])
-        self.longest, self.values = _longest(self._specs["encode"]), self._specs["encode"].inputs[0].values
+        self.longest, self.values = longest_of(self._specs["encode"]), self._specs["encode"].inputs[0].values
 
     def read(self, given: np.ndarray) -> Tensors:
         """What `decode` gets of the token ids int64 [tokens] or the spectrum; `InputError` where it does not fit."""
@@ -60,12 +60,6 @@ def heard_by(encode: FunctionSpec) -> tuple[int, int] | None:
     if len(first.shape) != 3 or any(isinstance(d, str) for d in first.shape[1:]):
         return None
     return int(first.shape[1]), int(first.shape[2])
-
-
-def _longest(encode: FunctionSpec) -> int:
-    """The tokens of the longest text that it reads."""
-    length = encode.inputs[0].shape[1]
-    return encode.ranges[length][1] if isinstance(length, str) else int(length)
 
 
 def given_names(decode: FunctionSpec) -> tuple[str, ...]:

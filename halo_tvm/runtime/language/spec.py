@@ -116,7 +116,7 @@ def spec_of(path: Path, manifest: Manifest) -> LanguageSpec:
         words = found.get("words", {})
         vocabulary = int(step.outputs[0].shape[-1])
         spec = LanguageSpec(
-            context=_length(step) if recomputes(manifest) else _context(step),
+            context=longest_of(step) if recomputes(manifest) else _context(step),
             vocabulary=vocabulary,
             end=_tokens(found["end"]),
             tokenizer=_text(found.get("tokenizer")),
@@ -152,10 +152,10 @@ def _context(decode: FunctionSpec) -> int:
     return lengths.values[1] + 1
 
 
-def _length(main: FunctionSpec) -> int:
-    """The longest text that `main` takes."""
-    length = main.inputs[0].shape[1]
-    return main.ranges[length][1] if isinstance(length, str) else int(length)
+def longest_of(function: FunctionSpec) -> int:
+    """The tokens of the longest text that it takes."""
+    length = function.inputs[0].shape[1]
+    return function.ranges[length][1] if isinstance(length, str) else int(length)
 
 
 def _tokens(value: object, vocabulary: int = 1 << 62) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from ...artifact import FunctionSpec, TensorSpec
 from ...errors import EnvironmentProblem, InputError, UsageError
 from ..session import Session
 from ..tensors import aligned_empty, numpy_dtype, to_arrays, to_tensor
+from .ids import check_length, ids_of, with_room
 from .source import Source
 from .spec import READ, TOGETHER, WHOLE
 
@@ -36,10 +37,12 @@ class Steps:
         functions: dict[str, FunctionSpec],
         weights: Mapping[str, Sequence[tvm_ffi.Tensor]],
         context: int,
+        longest: int,
         slots: int = 1,
     ) -> None:
+        """Caches for `context` positions, of at most `longest` that the model's positions allow."""
         decode, prefill = functions["decode"], functions.get("prefill")
-        self.context = context
+        self.context, self.longest = context, longest
         self.filled = [0] * slots
         self.chunk = prefill.ranges["tokens"][1] if prefill else 1
         self._highest = decode.inputs[0].values
@@ -90,12 +93,17 @@ class Steps:
     def feed(self, tokens: Sequence[int], slot: int = 0) -> np.ndarray:
         """Logits [vocabulary] behind `tokens`, which follow what is in the caches; long ones go in chunks.
 
-        Raises `InputError` for no tokens, tokens that the model has not, and more than the context has room for.
+        Raises `InputError` for no tokens, tokens that the model has not, and more than the context has room for. After
+        any error the slot holds what it held, or, of a state that tokens overwrite, nothing.
         """
-        ids = self.checked(tokens, slot)
-        for begin in range(0, len(ids), self.chunk):
-            part = ids[begin : begin + self.chunk]
-            logits = self._step("decode" if len(part) == 1 else "prefill", part, slot)
+        ids, before = self.checked(tokens, slot), self.filled[slot]
+        try:
+            for begin in range(0, len(ids), self.chunk):
+                part = ids[begin : begin + self.chunk]
+                logits = self._step("decode" if len(part) == 1 else "prefill", part, slot)
+        except BaseException:  # an interrupt, too
+            self.filled[slot] = 0 if self.overwrites else before
+            raise
         return logits
 
     def feed_together(self, tokens: Mapping[int, int]) -> dict[int, np.ndarray]:
@@ -170,40 +178,7 @@ class Steps:
     def checked(self, tokens: Sequence[int], slot: int | None) -> np.ndarray:
         """`tokens` as an array of ids that the model has, and that the caches of `slot`, where one is given, hold."""
         ids = ids_of(tokens, self._highest)
-        return ids if slot is None else with_room(ids, self.filled[slot], self.context)
-
-
-def check_length(count: int, filled: int) -> None:
-    """`UsageError` unless a sequence of `filled` positions has `count` first ones."""
-    if not 0 <= count <= filled:
-        raise UsageError(f"expected a length from 0 to {filled}, which are filled, found {count}: correct it")
-
-
-def with_room(ids: np.ndarray, filled: int, context: int) -> np.ndarray:
-    """`ids`, which a context has room for behind as many as are `filled`; else `InputError`."""
-    if filled + ids.size > context:
-        raise InputError(
-            f"expected at most {context - filled} more tokens in a context of {context}, found {ids.size}: shorten the "
-            "prompt, or load the model with a larger context"
-        )
-    return ids
-
-
-def ids_of(tokens: Sequence[int] | np.ndarray, values: tuple[int, int] | None) -> np.ndarray:
-    """`tokens` as int64 [n] within `values`; `InputError` for none and for what is no such id."""
-    try:
-        ids = np.asarray(tokens)
-        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-            raise TypeError(f"{ids.dtype} of rank {ids.ndim}")
-    except (TypeError, ValueError) as error:
-        raise InputError(f"expected a list of token ids, found {error}: pass integers") from error
-    if not ids.size:
-        raise InputError("expected at least one token, found none: pass a prompt")
-    low, high = values or (0, np.iinfo(np.int64).max)
-    if ids.min() < low or ids.max() > high:
-        found = int(ids.min() if ids.min() < low else ids.max())
-        raise InputError(f"expected token ids from {low} to {high}, found {found}: check the tokenizer that made them")
-    return ids.astype(np.int64)
+        return ids if slot is None else with_room(ids, self.filled[slot], self.context, self.longest)
 
 
 def _row(ids: np.ndarray) -> np.ndarray:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from ...errors import ArtifactCorrupt, InputError, MissingPackage, UsageError
-from .chat import INSTALL, NO_OPTIONS, Tool, render
+from .chat import NO_OPTIONS, Tool, render
 from .contents import Message
+from .sandbox import INSTALL
 from .spec import LanguageSpec
 
 if TYPE_CHECKING:
@@ -85,27 +86,36 @@ class Text:
             raise UsageError("expected a prompt, found messages, but the model has no chat template: pass a prompt")
         return self.tokens(render(template, messages, self._spec.words, tools, options), special=False)
 
-    def of(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, without special tokens; `UsageError` without a tokenizer."""
+    def of(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """The text of `ids`, of special tokens where `special`; `UsageError` without a tokenizer."""
         if self._tokenizer is None:
             raise UsageError(
                 "expected a model with a tokenizer, found one that was compiled from a directory without "
                 "tokenizer.json: compile it again with that file"
             )
-        return self.decoded(ids)
+        return self.decoded(ids, special=special)
 
-    def decoded(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, without special tokens; "" without a tokenizer."""
-        return "" if self._tokenizer is None else str(self._tokenizer.decode(list(ids)))
+    def decoded(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """The text of `ids`, of special tokens where `special`; "" without a tokenizer."""
+        if self._tokenizer is None:
+            return ""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=not special))
+
+    def special_tokens(self) -> dict[str, int]:
+        """The special tokens by their texts; none without a tokenizer."""
+        if self._tokenizer is None:
+            return {}
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {token.content: number for number, token in added.items() if token.special}
 
 
 class Pieces:
     """Text of tokens as they come: half characters, and what may begin a stop string, are held back."""
 
-    def __init__(self, text: Text, stop: Sequence[str]) -> None:
+    def __init__(self, text: Text, stop: Sequence[str], *, special: bool = False) -> None:
         if any(not isinstance(s, str) or not s for s in stop):
             raise UsageError(f"expected stop strings of at least one character, found {list(stop)!r}: correct them")
-        self._text = text
+        self._decoded = partial(text.decoded, special=True) if special else text.decoded
         self._stop = tuple(stop)
         self._ids: list[int] = []
         self._from = 0  # ids from which on they are decoded
@@ -117,7 +127,7 @@ class Pieces:
     def add(self, token: int) -> str:
         """The text that is certain with this token; once a stop string is found, that in front of it, and `stopped`."""
         self._ids.append(token)
-        if self._text.decoded(self._ids[self._from :]).endswith("\ufffd"):  # a character that the next token completes
+        if self._decoded(self._ids[self._from :]).endswith("\ufffd"):  # a character that the next token completes
             return ""
         new = self._new()
         if len(self._ids) - self._from > _WINDOW:
@@ -136,17 +146,17 @@ class Pieces:
 
         Bytes that are no character make some tokenizers read those in front of them otherwise: then they stand alone.
         """
-        whole, before = self._text.decoded(self._ids[self._from :]), self._seen
+        whole, before = self._decoded(self._ids[self._from :]), self._seen
         if not whole.startswith(before):
             self._from, before = self._taken, ""
-            whole = self._text.decoded(self._ids[self._from :])
+            whole = self._decoded(self._ids[self._from :])
         self._taken, self._seen = len(self._ids), whole
         return whole[len(before) :]
 
     def _forget(self) -> None:
         """Decoding stays cheap: some tokens are kept that are whole characters, which keeps spaces right."""
         for count in range(2, _CONTEXT + 1):
-            kept = self._text.decoded(self._ids[-count:])
+            kept = self._decoded(self._ids[-count:])
             if kept and "\ufffd" not in kept:
                 self._from, self._seen = len(self._ids) - count, kept
                 return

@@ -89,12 +89,11 @@ def declare(src: Source, plan: Held) -> None:
 def finish_scores(src: Source, plan: Held) -> None:
     """Everything between the product and the exponential."""
     problem = plan.problem
-    scale = problem.scale / problem.softcap if problem.softcap else problem.scale * LOG2_E
     for r in range(plan.row_count):
         at = f"score[{plan.score(r, 'c')}]"
         if factor(problem) == 1.0:
             with _columns(src, plan):
-                value = f"{at} * T.float32({scale!r})"
+                value = f"{at} * T.float32({problem.score_scale!r})"
                 if problem.softcap:
                     value = f"T.tanh({value}) * T.float32({problem.softcap * LOG2_E!r})"
                 src(f"{at} = {value}")
@@ -128,9 +127,7 @@ def _visible(plan: Held, r: int) -> str:
 
 
 def _bias(plan: Held, r: int) -> str:
-    assert plan.problem.bias is not None
-    places = ("n", plan.head(r), f'T.cast({plan.query(r)}, "int64")')
-    at = ", ".join("T.int64(0)" if one else index for one, index in zip(plan.problem.bias, places))
+    at = plan.problem.bias_row("n", plan.head(r), f'T.cast({plan.query(r)}, "int64")')
     value = f'bias[{at}, T.cast({plan.key("c")}, "int64")]'
     return f"T.if_then_else(T.And({plan.query(r)} < queries, {plan.key('c')} < keys), {value}, T.float32(0))"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ._problem import locate_keys
-from ._text import LOG2_E, Source, i64
+from ._text import Source, i64
 from .flash_attention.plan import Plan
 
 MASKED = -3e38  # added to or put in place of the score of an invisible key
@@ -64,7 +64,6 @@ def _transpose_keys(src: Source, plan: Plan) -> None:
     The last square repeats the last key; its columns are masked later. Of pairs, d counts words.
     """
     problem, decision, v, lanes = plan.problem, plan.decision, plan.vectors, plan.lanes
-    scale = problem.scale / problem.softcap if problem.softcap else problem.scale * LOG2_E
     rows = [f"row{i}" for i in range(lanes)]
     with (
         src.loop("c", f"(valid + {i64(lanes - 1)}) // {i64(lanes)}"),
@@ -76,10 +75,10 @@ def _transpose_keys(src: Source, plan: Plan) -> None:
             key = f"T.min(first + c * {i64(lanes)} + {i64(i)}, {problem.t} - T.int64(1))"
             if plan.pairs:
                 halves = (f"x * {i64(2 * lanes)}", f"x * {i64(2 * lanes)} + {i64(lanes)}")
-                low, high = (f"{key_at(plan, key, x)} * {v.const(scale)}" for x in halves)
+                low, high = (f"{key_at(plan, key, x)} * {v.const(problem.score_scale)}" for x in halves)
                 src(f"{row}[0] = {v.pair(low, high)}")
             else:
-                src(f"{row}[0] = {key_at(plan, key, f'x * {i64(lanes)}')} * {v.const(scale)}")
+                src(f"{row}[0] = {key_at(plan, key, f'x * {i64(lanes)}')} * {v.const(problem.score_scale)}")
         src(*v.transpose([f"{row}[0]" for row in rows], "swap[0]"))
         panel = f"c // {i64(decision.score_vectors)}"
         column = f"c % {i64(decision.score_vectors)} * {i64(lanes)}"

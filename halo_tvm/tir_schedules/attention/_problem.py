@@ -10,7 +10,7 @@ from tvm.tirx.buffer import BufferType
 
 from ...dimensions import by_name, size_of
 from ...errors import Declined
-from ._text import Source
+from ._text import LOG2_E, Source
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,16 @@ class Problem:
         """Query i stands at key position i + shift."""
         return "T.int64(0)" if self.keys == self.s else f"({self.keys} - {self.s})"
 
+    @property
+    def score_scale(self) -> float:
+        """The factor of the product of queries and keys, whose exponential is of two; in front of a soft cap's tanh."""
+        return self.scale / self.softcap if self.softcap else self.scale * LOG2_E
+
+    def bias_row(self, batch: str, head: str, query: str) -> str:
+        """The indices into the bias in front of that of a key."""
+        assert self.bias is not None
+        return ", ".join("T.int64(0)" if one else index for one, index in zip(self.bias, (batch, head, query)))
+
 
 def call_attributes(func: tirx.PrimFunc) -> dict[str, object]:
     """`halo.call` of an attention function as plain values; declines any other function."""
@@ -86,7 +96,7 @@ def read(
     if attrs.get("has_sinks") and not sinks:
         raise Declined("serves attention without sinks")
     names = _operand_names(attrs)
-    buffers = [param for param in func.params if is_buffer(param)]
+    buffers = buffers_of(func)
     assert len(buffers) == len(names), f"attention function with {len(buffers)} buffers, expected {names}"
     for name, buffer in zip(names, buffers):
         served = ("float32",) if name in ("bias", "sinks") else dtypes
@@ -151,10 +161,14 @@ def locate_keys(src: Source, problem: Problem) -> None:
 def extents(func: tirx.PrimFunc, sizes: Mapping[tirx.Var, int]) -> tuple[tuple[int, ...], int]:
     """(the shape of the queries' tensor, the number of keys) with the symbolic dimensions at `sizes`."""
     attrs = call_attributes(func)
-    buffers = [param for param in func.params if is_buffer(param)]
+    buffers = buffers_of(func)
     known = by_name(sizes)
     queries = tuple(size_of(dim, known) for dim in buffers[0].shape)
     return queries, queries[1] if attrs.get("packed") else size_of(buffers[1].shape[1], known)
+
+
+def buffers_of(func: tirx.PrimFunc) -> list[tirx.Var]:
+    return [param for param in func.params if is_buffer(param)]
 
 
 def is_buffer(param: tirx.Var) -> bool:

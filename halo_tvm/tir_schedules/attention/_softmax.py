@@ -168,19 +168,18 @@ def _limits(src: Source, plan: Plan) -> None:
     position = f"q0 + r + {problem.shift}"
     upper = f"T.min({problem.keys}, {position} + T.int64(1))" if problem.causal else problem.keys
     if problem.bias:
-        _gather_bias(src, plan)
+        gather_bias(src, _bias_row(plan))
     src.let("upper", f"T.min({i64(decision.block_k)}, {upper} - first)", "int32")
     if problem.window:
         lower = f"T.max(T.int64(-1), {position} - {i64(problem.window)} - first)"
         src.let("lower", f"T.min({i64(decision.block_k)}, {lower})", "int32")
 
 
-def _gather_bias(src: Source, plan: Plan) -> None:
-    """line = the row's biases of this block: a vector load could pass the end of the buffer."""
+def gather_bias(src: Source, row: str) -> None:
+    """line = the biases of `row` for these keys: a vector load could pass the end of the buffer."""
     with src.loop("j", "valid"):
-        src(f"line[0, j] = bias[{_bias_row(plan)}, first + j]")
+        src(f"line[0, j] = bias[{row}, first + j]")
 
 
 def _bias_row(plan: Plan) -> str:
-    assert plan.problem.bias is not None
-    return ", ".join("T.int64(0)" if one else index for one, index in zip(plan.problem.bias, ("n", "head", "q0 + r")))
+    return plan.problem.bias_row("n", "head", "q0 + r")

@@ -141,12 +141,12 @@ def distinct(loads: Sequence[ir.TensorLoad]) -> list[ir.TensorLoad]:
     return found
 
 
-def streaming_us(target: Target, size_bytes: float, *, launches: int = 1, lanes_bytes: int = VECTOR_BYTES) -> float:
-    """Microseconds of kernels that read and write so many bytes, by loads of `lanes_bytes`; a model, not measured.
+def streaming_us(target: Target, size_bytes: float, *, lanes_bytes: int = VECTOR_BYTES) -> float:
+    """Microseconds of a kernel that reads and writes so many bytes, by loads of `lanes_bytes`; a model, not measured.
 
     The device is the one whose rates the target's manifest names.
     """
     gpu = gpu_of(target)
-    # A narrow load keeps fewer bytes in flight; two launches overlap but for their first and last blocks.
+    # A narrow load keeps fewer bytes in flight.
     share = {16: 0.92, 8: 0.88, 4: 0.80, 2: 0.60}.get(lanes_bytes, 0.40)
-    return LAUNCH_US * launches + size_bytes / (share * gpu.memory_gbps * 1e3)
+    return LAUNCH_US + size_bytes / (share * gpu.memory_gbps * 1e3)

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import tvm_ffi
-from tvm import ir, s_tir, tirx
+from tvm import s_tir, tirx
 
-from ..blocks import Block, blocks, is_scheduled, loads
+from ..blocks import Block, blocks, calls, is_scheduled, loads
 from ..rule import Rule, scheduled
 
 if TYPE_CHECKING:
@@ -111,15 +111,8 @@ def _worth_inlining(block: Block, all_blocks: list[Block]) -> bool:
     ]
     if not reads:
         return False
-    simple = not _calls(store.value) and len(loads(store.value)) <= 1
+    simple = not calls(store.value) and len(loads(store.value)) <= 1
     return simple or (len(reads) == 1 and not set(reads[0][0].kinds) - {"S"})
-
-
-def _calls(expr: ir.Expr) -> int:
-    """Number of calls (exp, if_then_else, ...) in `expr`."""
-    found: list[ir.Call] = []
-    tvm_ffi.structural_walk(expr, (ir.Call, lambda call: found.append(call)), order="post")
-    return len(found)
 
 
 def _unique(found: list[Block], name: str) -> bool:

@@ -14,7 +14,7 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ...errors import Declined
-from ..blocks import Block, blocks, is_scheduled, loads, uses, without_loads
+from ..blocks import Block, loads, unscheduled_blocks, uses, without_loads
 from ..code.lanes import constant, is_var
 from .intermediates import Intermediates
 from .nest import Nest
@@ -25,9 +25,7 @@ def nests_of(func: tirx.PrimFunc, prepare: Callable[[Expr], Expr] = lambda value
 
     `prepare` is applied to each value before others are inlined into it.
     """
-    if is_scheduled(func):
-        raise Declined("the function is scheduled already")
-    found = blocks(func)
+    found = unscheduled_blocks(func)
     if not found:
         raise Declined("the function has no blocks")
     local = list(func.body.block.alloc_buffers)

@@ -9,7 +9,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from ...errors import Declined
-from ..blocks import Block, is_const, is_scheduled, loads
+from ..blocks import Block, is_const, loads
 from ..code.timed import timed_values
 from ..stages import Stage, is_at, main_and_behind, read_stage, written_by
 
@@ -46,8 +46,6 @@ class Product:
 @functools.lru_cache(maxsize=16)  # a search asks for hundreds of estimates of one function
 def match_product(func: tirx.PrimFunc) -> Product:
     """The product `func` consists of; `Declined` with the first reason why it is none."""
-    if is_scheduled(func):
-        raise Declined("the function is scheduled already")
     main, behind = main_and_behind(func, ("linear",), "the linear block")
     x, weight, acc, by_column = _operands(main)
     m, k = main.extents[0], int(main.extents[2].value)
@@ -65,11 +63,7 @@ def match_product(func: tirx.PrimFunc) -> Product:
 
 def _operands(block: Block) -> tuple[ir.Var, ir.Var, ir.Var, bool]:
     """(x, weight, acc, whether the weight is [n, k]) of the main block."""
-    store = block.store
-    if store is None or not block.plain:
-        raise Declined("the linear block is not a single store in a plain loop nest (already scheduled?)")
-    if block.kinds != "SSR":
-        raise Declined(f"x has rank {len(block.kinds) - 1}: rows must be flattened to rank 2 first")
+    store = linear_store(block)
     if str(store.buffer.ty.dtype) != "float32":
         raise Declined(f"sums are {store.buffer.ty.dtype}: only float32 is served")
     x, weight = factors(block)
@@ -84,6 +78,15 @@ def _operands(block: Block) -> tuple[ir.Var, ir.Var, ir.Var, bool]:
     if not (of_x and (by_column or by_row)):
         raise Declined("the linear block does not compute acc[i, j] + x[i, k] * weight[j, k] (or [k, j])")
     return x.source, weight.source, store.buffer, by_column
+
+
+def linear_store(block: Block) -> tirx.BufferStore:
+    """What the main block of a linear stores, over rows, columns and depth; `Declined` where it does otherwise."""
+    if block.store is None or not block.plain:
+        raise Declined("the linear block is not a single store in a plain loop nest (already scheduled?)")
+    if block.kinds != "SSR":
+        raise Declined(f"x has rank {len(block.kinds) - 1}: rows must be flattened to rank 2 first")
+    return block.store
 
 
 def factors(block: Block) -> tuple[ir.TensorLoad, ir.TensorLoad]:

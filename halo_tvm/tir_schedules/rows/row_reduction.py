@@ -139,7 +139,7 @@ class _Body:
         out: list[tirx.Stmt] = []
         lanes = self.decision.lanes
         for n in reductions:
-            partial, neutral = self.partial[n], self._neutral(n)
+            partial, neutral = self.partial[n], self.rows.stages[n].start
             for u in range(self.unroll):
                 out.append(
                     _lanes(lanes, lambda lane, u=u: tirx.BufferStore(partial, neutral, [index(u * lanes) + lane]))
@@ -204,13 +204,6 @@ class _Body:
         if not is_neutral(stage.init, stage.operation) and stage.operation in (tirx.Add, tirx.Mul):
             out = stage.operation(stage.init, out)
         return out
-
-    def _neutral(self, n: int) -> Expr:
-        """What every lane starts with; max and min may start with the block's own initial value in each."""
-        stage = self.rows.stages[n]
-        if stage.operation in (tirx.Add, tirx.Mul):
-            return tirx.const(0 if stage.operation is tirx.Add else 1, dtype_of(stage.target))
-        return stage.init
 
     def _finish(self, n: int, at: Sequence[Expr], value: Expr) -> list[tirx.Stmt]:
         """Store the scalar of a row, and its reciprocal when a later pass divides by it."""

@@ -19,7 +19,7 @@ from tvm.ir import Expr
 
 from ...errors import Declined
 from ...extremes import maximum, minimum
-from ..blocks import Block, blocks, is_scheduled, loads, uses
+from ..blocks import Block, loads, unscheduled_blocks, uses
 from ..code.lanes import constant, is_var
 
 Operation = Callable[[Expr, Expr], Expr]
@@ -41,6 +41,13 @@ class Stage:
     indices: tuple[Expr, ...]
     position: int | None  # of the depth among the indices
 
+    @property
+    def start(self) -> Expr | None:
+        """What every lane of a reduction starts with; max and min may start with the block's initial value in each."""
+        if self.operation in (tirx.Add, tirx.Mul):
+            return tirx.const(0 if self.operation is tirx.Add else 1, dtype_of(self.target))
+        return self.init
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -52,9 +59,7 @@ class Rows:
 
 def rows_of(func: tirx.PrimFunc) -> Rows:
     """The rows of `func`, or `Declined` with the reason."""
-    if is_scheduled(func):
-        raise Declined("the function is scheduled already")
-    found = blocks(func)
+    found = unscheduled_blocks(func)
     reducing = [b for b in found if "R" in b.kinds]
     if not reducing:
         raise Declined("no block reduces anything")

@@ -14,7 +14,7 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from ...errors import Declined
-from ..blocks import Block, blocks, is_scheduled, loads
+from ..blocks import Block, annotated, loads
 from ..code.lanes import constant, index, product
 from ..stages import Stage, read_stage, written_by
 
@@ -84,13 +84,7 @@ class Windows:
 
 def match_windows(func: tirx.PrimFunc, ops: Collection[str], called: str) -> Windows:
     """The windows `func` consists of; `Declined` with the first reason why it has none."""
-    if is_scheduled(func):
-        raise Declined("the function is scheduled already")
-    found = blocks(func)
-    at = next((i for i, block in enumerate(found) if block.op in ops), None)
-    if at is None:
-        raise Declined(f"no block is annotated halo.op = {' or '.join(sorted(ops))}")
-    main, earlier, behind = found[at], found[:at], found[at + 1 :]
+    main, earlier, behind = annotated(func, sorted(ops))
     store = main.store
     if store is None or not main.plain or WINDOW not in main.node.annotations:
         raise Declined(f"{called} does not say how its windows lie, or is no single store in a plain loop nest")

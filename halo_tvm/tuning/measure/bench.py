@@ -12,7 +12,7 @@ from tvm import tirx
 from ..sizes import Env, shape_of, symbols
 from . import protocol as p
 from .build import NAME
-from .confined import Failed, Say
+from .confined import Say
 from .inputs import Arguments, Weights, disagreement, operand_tolerance
 
 _PAUSE_S = 0.001  # before a turn: the threads of the turn before go to sleep
@@ -70,7 +70,7 @@ class Bench:
             expected = found if by_default else _results(self._loaded[plain], arguments)
             wrong = disagreement(found, expected, self._operands)
             if wrong:
-                raise Failed(p.WRONG_RESULT, f"the default differs from the unscheduled function at {dims}: {wrong}")
+                raise p.Failed(p.WRONG_RESULT, f"the default differs from the unscheduled function at {dims}: {wrong}")
             self._references.append((arguments, expected))
         self._loaded.pop(plain, None)
 
@@ -126,7 +126,7 @@ class Bench:
         for arguments, expected in checks:
             wrong = disagreement(_results(module, arguments), expected, self._operands)
             if wrong:
-                raise Failed(p.WRONG_RESULT, f"differs from {whom}: {wrong}")
+                raise p.Failed(p.WRONG_RESULT, f"differs from {whom}: {wrong}")
 
 
 def _results(module: tvm.runtime.Module, arguments: Arguments) -> list[np.ndarray]:

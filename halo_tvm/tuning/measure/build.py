@@ -19,7 +19,6 @@ from ...cuda.machine_code import export_with_machine_code
 from ...phase_reports import DeviceCode
 from ...targets import Target
 from . import protocol as p
-from .confined import Failed
 
 NAME = "main"
 
@@ -32,7 +31,7 @@ def build(func: tirx.PrimFunc, target: Target) -> tvm.runtime.Module:
 def write_library(func: tirx.PrimFunc, target: Target, path: Path) -> DeviceCode | None:
     """`func` compiled for `target` into the shared library `path`, which `tvm.runtime.load_module` reads.
 
-    Returns what it holds for a GPU, None for a CPU. TVM's errors pass through; `Failed` when it cannot be linked.
+    Returns what it holds for a GPU, None for a CPU. TVM's errors pass through; `p.Failed` when it cannot be linked.
     """
     if target.spec.gpu:
         return _write_for_gpu(func, target, path)
@@ -52,7 +51,7 @@ def write_library(func: tirx.PrimFunc, target: Target, path: Path) -> DeviceCode
         code.unlink(missing_ok=True)
     if done.returncode:
         kind = p.FILE_TOO_LARGE if done.returncode == -signal.SIGXFSZ else p.BUILD_ERROR
-        raise Failed(kind, f"the linker ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+        raise p.Failed(kind, f"the linker ended with {done.returncode}: {done.stderr.strip()[-300:]}")
     return None
 
 

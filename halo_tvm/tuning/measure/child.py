@@ -24,12 +24,8 @@ _STOPPING_S = 0.2  # until a process that was told to stop has stopped
 _MEMORY_WORDS = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError")
 
 
-class Trouble(Exception):
-    """Control flow: a request failed; `kind` is the error class."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
+class Trouble(p.Failed):
+    """Control flow: the process said that a request failed, or it is gone."""
 
 
 class Gone(Trouble):

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import importlib
 import json
-import os
 import resource
-import signal
 import sys
 from collections.abc import Callable, Sequence
 
 from ...errors import Declined
-from ...processes import line_to_parent
+from ...processes import die_with, line_to_parent
 from . import protocol as p
 
 Say = Callable[[dict], None]
@@ -21,14 +18,6 @@ Answer = Callable[[dict, Say], dict]
 
 _OUT_OF_MEMORY = ("bad_alloc", "out of memory", "cannot allocate memory", "memoryerror")
 _TOO_LARGE = ("file too large", "file size limit")
-
-
-class Failed(Exception):
-    """Control flow: a request failed in a known way; `kind` is the error class."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 def arguments_of(memory_bytes: int, file_bytes: int, modules: Sequence[str]) -> list[str]:
@@ -43,7 +32,7 @@ def serve(make: Callable[[], tuple[Answer, str]]) -> int:
     command line: process number of the tuner, bytes of memory, bytes of a file, then modules to import
     (rules that no entry point names).
     """
-    _die_with(int(sys.argv[1]))
+    die_with(int(sys.argv[1]))
     # Whatever a kernel, LLVM or the linker prints must not end up among the replies.
     say = line_to_parent()
 
@@ -58,7 +47,7 @@ def serve(make: Callable[[], tuple[Answer, str]]) -> int:
     for line in sys.stdin:
         try:
             reply = {"ok": True, **answer(json.loads(line), say)}
-        except Failed as failed:
+        except p.Failed as failed:
             reply = {"error": failed.kind, "message": str(failed)}
         except Declined as declined:
             reply = {"error": p.DECLINED, "message": str(declined)}
@@ -86,10 +75,3 @@ def _limit(memory_bytes: int, file_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (data + memory_bytes, data + memory_bytes))
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def _die_with(tuner: int) -> None:
-    set_death_signal = 1  # PR_SET_PDEATHSIG; SIGKILL also ends a process that is stopped
-    ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
-    if os.getppid() != tuner:  # it died before that
-        sys.exit(1)

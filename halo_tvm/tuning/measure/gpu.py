@@ -18,7 +18,6 @@ from ...runtime.host import first_gpu, load_cuda_runtime
 from . import protocol as p
 from .bench import Bench
 from .build import NAME
-from .confined import Failed
 from .inputs import Arguments
 
 MOST_QUEUED = 64  # calls between two events: a GPU takes some hundreds of launches before it has the host wait
@@ -89,7 +88,7 @@ class GpuClock:
         code = getattr(self._cudart, name)(*arguments)
         if code:
             said = self._cudart.cudaGetErrorString(code).decode()
-            raise Failed(p.RUN_ERROR, f"{name} says {said!r} (error {code})")
+            raise p.Failed(p.RUN_ERROR, f"{name} says {said!r} (error {code})")
 
 
 class GpuBench(Bench):

@@ -9,6 +9,7 @@ import tvm
 from tvm import tirx
 
 from ...differences import differences, largest_finite
+from ...runtime.tensors import numpy_dtype
 from ...tir_schedules.blocks import blocks
 from ..sizes import Env, shape_of, symbols
 
@@ -133,14 +134,14 @@ def _value(
         return env[param]
     shape, dtype = shape_of(param, env), str(param.ty.dtype)
     if is_output:
-        return tvm.runtime.tensor(np.zeros(shape, _numpy(dtype)), device)
+        return tvm.runtime.tensor(np.zeros(shape, numpy_dtype(dtype)), device)
     if dtype in ("int8", "uint8"):  # quantised numbers, all but the least one, which no weight has
         least = np.iinfo(dtype).min + 1
         return tvm.runtime.tensor(rng.integers(least, np.iinfo(dtype).max + 1, shape).astype(dtype), device)
     if dtype.startswith(("int", "uint")) or dtype == "bool":
         # 0 and 1 are in the range of every index and token table.
-        return tvm.runtime.tensor(rng.integers(0, 2, shape).astype(_numpy(dtype)), device)
-    return tvm.runtime.tensor(rng.standard_normal(shape, dtype="float32").astype(_numpy(dtype)), device)
+        return tvm.runtime.tensor(rng.integers(0, 2, shape).astype(numpy_dtype(dtype)), device)
+    return tvm.runtime.tensor(rng.standard_normal(shape, dtype="float32").astype(numpy_dtype(dtype)), device)
 
 
 def _full_caches(func: tirx.PrimFunc, env: Env, device: tvm.runtime.Device) -> dict[int, object]:
@@ -165,15 +166,6 @@ def _all_experts(func: tirx.PrimFunc, env: Env, seed: int, device: tvm.runtime.D
     return {ids: tvm.runtime.tensor(chosen.astype("int32"), device)}
 
 
-def _numpy(dtype: str) -> np.dtype:
-    try:
-        return np.dtype(dtype)
-    except TypeError:
-        import ml_dtypes  # a dependency of TVM
-
-        return np.dtype(getattr(ml_dtypes, dtype))
-
-
 def _is_float(dtype: np.dtype) -> bool:
     return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
 
@@ -183,4 +175,4 @@ def _copy(value: object, device: tvm.runtime.Device) -> object:
 
 
 def _bytes(value: object) -> int:
-    return int(np.prod(value.shape, dtype=np.int64)) * _numpy(str(value.dtype)).itemsize
+    return int(np.prod(value.shape, dtype=np.int64)) * numpy_dtype(str(value.dtype)).itemsize

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..task import Task
+from .protocol import Failed
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,11 @@ class LabOptions:
     builders: int | None = None  # processes; None: as many as cores, up to a limit
 
 
-class Failure(Exception):
+class Failure(Failed):
     """Control flow: a candidate failed; `kind` is its error class, `blamed` its id (None: the whole task)."""
 
     def __init__(self, kind: str, message: str, blamed: int | None = None) -> None:
-        super().__init__(message)
-        self.kind = kind
+        super().__init__(kind, message)
         self.blamed = blamed
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 
 from ...records.decision import decision_to_plain
 from ...targets import Target, usable_cpus
 from ..task import Task
 from . import protocol as p
-from .builders import FIRST, LATER, SPARE, Builders, Job, Library
+from .builders import FIRST, LATER, SPARE, Job, Library
+from .building import BuildingLab
 from .child import Child, Trouble
 from .confined import arguments_of
 from .drift import Drift
@@ -19,13 +21,11 @@ from .requests import (
     OPEN_TIMES,
     SLOW_BUILDS,
     build_timeout_s,
-    builder_bytes,
-    calls_of_a_turn,
     checks_of,
+    race_request,
     task_request,
     worth_timing,
 )
-from .scratch import Scratch
 
 _MOST_BUILDERS = 8
 _BUILDER_SHARE = 4  # a builder gets this part of the memory, or more
@@ -65,45 +65,31 @@ class _State:
         self.in_runner = self.prepared = False
 
 
-class Pool:
+class Pool(BuildingLab):
     """`Lab` on this machine. Use it as a context manager."""
 
     def __init__(self, target: Target, options: LabOptions, *, seed: int, l3_bytes: int) -> None:
-        self._target = target
-        self._options = options
-        self._seed = seed
         gpu = target.isa.gpu
         self._l3_bytes = (gpu.l2_bytes if gpu else l3_bytes) if options.cold_cache else 0
         threads = 1 if gpu else options.threads  # of a GPU the host only launches
         cores = len(usable_cpus())
         count = options.builders or min(cores, _MOST_BUILDERS)
         self._shares_cores = cores < threads + count
-        self._scratch = Scratch()
-        memory = builder_bytes(target, options.memory_bytes // _BUILDER_SHARE)
-        arguments = arguments_of(memory, options.file_bytes, options.modules)
-        self._builders = Builders(count, arguments, self._scratch.path)
+        memory_bytes = options.memory_bytes // _BUILDER_SHARE
+        super().__init__(target, options, builders=count, memory_bytes=memory_bytes, seed=seed)
         # NVIDIA's driver maps memory at its own discretion, and what candidates allocate lies on the GPU.
         arguments = arguments_of(0 if gpu else options.memory_bytes, options.file_bytes, options.modules)
         self._runner = Child("runner", arguments, threads=threads)
         self._states: dict[str, _State] = {}
         self._open: _State | None = None
-        self._next_id = p.DEFAULT_ID + 1
         self._drift = Drift()
         self.threads = options.threads
 
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End all processes and remove all files."""
-        try:
-            self._builders.close()
-            self._runner.close()
-        finally:
-            self._scratch.close()
+    def _end_measuring(self) -> None:
+        self._runner.close()
 
     @property
     def restarts(self) -> int:
@@ -152,11 +138,11 @@ class Pool:
         """Begin to build candidates of the open task, in this order; returns their ids at once."""
         state = self._state
         self._order_racing_default(state)
-        first, self._next_id = self._next_id, self._next_id + len(decisions)
-        for candidate, decision in enumerate(decisions, first):
+        ids = list(islice(self._ids, len(decisions)))
+        for candidate, decision in zip(ids, decisions):
             job = self._submit(state, decision, _RACING)
             state.candidates[candidate] = _Candidate(decision, job, _label(candidate, _RACING))
-        return list(range(first, self._next_id))
+        return ids
 
     def take(self, candidate: int) -> float:
         """Wait for a candidate; it is checked and run once. Returns that time in us."""
@@ -191,16 +177,8 @@ class Pool:
                 entry = state.candidates[candidate]
                 self._load(state, entry.label, entry.library, candidate, None)
         labels = {self._raced_label(state, c, candidates): c for c in candidates}
-        number = calls_of_a_turn(default_us)
-        expected_s = rounds * len(candidates) * (number + 1) * default_us * 1e-6
-        request = {
-            "op": p.RACE,
-            "key": state.task.key,
-            "labels": list(labels),
-            "size": size,
-            "rounds": rounds,
-            "number": number,
-        }
+        request, expected_s = race_request(list(labels), size, rounds, default_us)
+        request["key"] = state.task.key
         reply = self._timed(request, expected_s, labels)
         if self._drift.repeats(reply["reference_us"]):
             reply = self._timed(request, expected_s, labels)
@@ -287,15 +265,7 @@ class Pool:
     def _open_in_runner(self, state: _State) -> None:
         if state.in_runner:
             return
-        request = {
-            **state.request,
-            "op": p.OPEN,
-            "sizes": [s.dims for s in state.task.sizes],
-            "outputs": state.task.outputs,
-            "weights": state.task.weights,
-            "seed": self._seed,
-            "l3_bytes": self._l3_bytes,
-        }
+        request = self._open_request(state.request, state.task, self._l3_bytes)
         reply = self._ask(request, OPEN_TIMES * self._options.timeout_s, None)
         for key in reply["evicted"]:
             self._states[key].forget_runner()

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+
+class Failed(Exception):
+    """Control flow: a request failed in a known way; `kind` is the error class."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 # Error classes; they are the outcome of a record about a failure.
 BUILD_ERROR = "build_error"
 DECLINED = "declined"

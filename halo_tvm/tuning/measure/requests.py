@@ -56,9 +56,11 @@ def checks_of(task: Task) -> list[tuple[tuple[int, ...], bool]]:
     return affordable or checked
 
 
-def calls_of_a_turn(default_us: float) -> int:
-    """How many calls a turn has when one takes about so long."""
-    return int(min(_MOST_CALLS, max(1, _TURN_S * 1e6 // max(default_us, 1.0))))
+def race_request(labels: list[str], size: int, rounds: int, default_us: float) -> tuple[dict, float]:
+    """RACE of the protocol, and the seconds that it takes when a call takes about `default_us`."""
+    number = int(min(_MOST_CALLS, max(1, _TURN_S * 1e6 // max(default_us, 1.0))))
+    request = {"op": p.RACE, "labels": labels, "size": size, "rounds": rounds, "number": number}
+    return request, rounds * len(labels) * (number + 1) * default_us * 1e-6
 
 
 def worth_timing(probe: Callable[[], float], default_us: float, candidate: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import subprocess
 import sys
@@ -38,10 +38,8 @@ REFUSED = {"loop13_seq", "reshape_allowzero_reordered"}  # a sequence as input; 
 
 @cache
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("onnx_conformance", ROOT / "scripts" / "onnx_conformance.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(ROOT / "scripts"))
+    return importlib.import_module("onnx_conformance")
 
 
 @cache

@@ -237,6 +237,49 @@ def test_external_data_is_read_right(tmp_path: Path) -> None:
     check(path, {"x": floats(2, 64)})
 
 
+def test_external_data_in_the_cache_of_a_hub(tmp_path: Path) -> None:
+    """Its snapshots are links into the blobs beside them; a link that leads elsewhere is refused."""
+    nodes, infos = [node("Add", ["x", "w"], ["y"])], [[value(name, FLOAT, (2, 64))] for name in "xy"]
+    path = save(tmp_path / "model.onnx", nodes, *infos, {"w": floats(2, 64)})
+    onnx.save(onnx.load(path), path, save_as_external_data=True, location="model.onnx_data", size_threshold=0)
+    snapshot, blobs = tmp_path / "models--a--b" / "snapshots" / "c0ffee" / "onnx", tmp_path / "models--a--b" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for number, name in enumerate(("model.onnx", "model.onnx_data")):
+        (tmp_path / name).rename(blobs / str(number))
+        (snapshot / name).symlink_to(blobs / str(number))
+    check(snapshot / "model.onnx", {"x": floats(2, 64)})
+    (blobs / "1").rename(tmp_path / "elsewhere")
+    (blobs / "1").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UnsupportedModel, match="in a plain file, found the link"):
+        import_onnx(snapshot / "model.onnx")
+
+
+def test_outputs_without_a_shape_are_valid_and_inputs_are_given_one(tmp_path: Path) -> None:
+    path = save(tmp_path / "m.onnx", [node("Relu", ["x"], ["y"])], [value("x", FLOAT, None)], [value("y", FLOAT, None)])
+    with pytest.raises(UnsupportedModel, match="inputs of known rank"):
+        import_onnx(path)
+    x = floats(3, 4)
+    np.testing.assert_array_equal(
+        compile_in_process(import_onnx(path, shapes={"x": ((1, 8), (4, 4))}))(x)["y"], np.maximum(x, 0)
+    )
+
+
+@pytest.mark.parametrize("end", [2**31 - 2, 2**31 - 1, 2**63 - 1])
+def test_the_last_of_as_many_as_the_run_finds(tmp_path: Path, end: int) -> None:
+    """As tf2onnx takes the last step of a recurrence: to the largest number of 32 bits."""
+    nodes = [
+        node("Compress", ["x", "m"], ["k"], axis=0),
+        node("Slice", ["k", "s", "e", "a"], ["l"]),
+        node("Squeeze", ["l", "a"], ["q"]),
+        node("MatMul", ["q", "w"], ["y"]),
+    ]
+    inputs = [value("x", FLOAT, ("n", "b", 4)), value("m", TensorProto.BOOL, ("n",))]
+    ends = {"s": np.int64([-1]), "e": np.int64([end]), "a": np.int64([0]), "w": floats(4, 2)}
+    path = save(tmp_path / "m.onnx", nodes, inputs, [value("y", FLOAT, ("b", 2))], ends)
+    check(path, {"x": floats(5, 3, 4), "m": np.array([1, 0, 1, 1, 0], bool)})
+
+
 def test_outputs_that_are_inputs_weights_and_constants(tmp_path: Path) -> None:
     nodes = [
         node("Identity", ["x"], ["same"]),

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from halo_tvm.errors import InputError, UnsupportedModel
 from halo_tvm.importers.onnx import import_proto
 from halo_tvm.in_process import compile_in_process
 
@@ -49,6 +50,36 @@ def test_symbolic_sizes(case: str) -> None:
     for shape in ((2, 4, 9, 11), (1, 4, 16, 8), (3, 4, 7, 7)):
         data = RNG.standard_normal(shape).astype(np.float32)
         np.testing.assert_allclose(program(x=data)["y"], session.run(None, {"x": data})[0], rtol=1e-4, atol=1e-5)
+
+
+def pooled(op: str, space: tuple[int | str, ...], **attrs: object) -> onnx.ModelProto:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, *space])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([helper.make_node(op, ["x"], ["y"], **attrs)], "image", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=10)
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize(("kernel", "stride", "pad"), [(2, 2, 0), (3, 2, 0), (5, 4, 1)])
+def test_a_window_beyond_the_end_of_a_small_image(op: str, kernel: int, stride: int, pad: int) -> None:
+    """With ceil_mode it may be the only one: it sees what there is, of open sizes as of fixed ones."""
+    attrs = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pad] * 4, "ceil_mode": 1}
+    model = pooled(op, ("h", "w"), **attrs)
+    program = compile_in_process(import_proto(model, name="image"))
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    least = max(1, kernel - 2 * pad - stride + 1)
+    for h, w in ((least, least), (least, 5), (4, least), (7, 6)):
+        data = RNG.standard_normal((1, 2, h, w)).astype(np.float32)
+        wanted = session.run(None, {"x": data})[0]
+        np.testing.assert_allclose(program(x=data)["y"], wanted, rtol=1e-5)
+        if h == least == w:
+            fixed = compile_in_process(import_proto(pooled(op, (h, w), **attrs), name="image"))
+            np.testing.assert_allclose(fixed(x=data)["y"], wanted, rtol=1e-5)
+    if least > 1:  # onnxruntime has no elements left, torch refuses
+        with pytest.raises(InputError, match="sizes do not fit each other"):
+            program(x=np.ones((1, 2, least - 1, 7), np.float32))
+        with pytest.raises(UnsupportedModel, match=f"an image under a window of {kernel} x {kernel} of size at least"):
+            import_proto(pooled(op, (least - 1, 7), **attrs), name="image")
 
 
 def test_layers_between_convolutions_keep_the_channels_last() -> None:

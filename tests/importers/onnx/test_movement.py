@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto as T
 from onnx import helper
 
+from halo_tvm.errors import UnsupportedModel
 from halo_tvm.importers.onnx import import_proto
 from halo_tvm.in_process import compile_in_process
 
@@ -85,3 +86,26 @@ def test_matches_numpy(name: str) -> None:
     found = run(node, inputs, dtype, values)
     assert found.dtype == wanted.dtype
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("op", "names", "axis"),
+    [("GatherElements", "xi", 5), ("Gather", "xi", 2), ("Concat", "xx", -3), ("LayerNormalization", "xx", 7)],
+)
+def test_an_axis_that_a_tensor_has_not_is_refused(op: str, names: str, axis: int) -> None:
+    node = helper.make_node(op, list(names), ["y"], axis=axis)
+    with pytest.raises(UnsupportedModel, match=f"expected an axis from -2 to 1, found {axis}"):
+        run(node, [FLOATS, ("i", T.INT64, ["n", 4])], T.FLOAT, {})
+
+
+def test_code_of_a_scatter_is_generated_without_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
+    """TVM writes its own to stderr, below Python."""
+    node = helper.make_node("ScatterND", ["x", "i", "u"], ["y"], reduction="add")
+    inputs = [("x", T.FLOAT, [4, "n"]), ("i", T.INT64, [2, 1]), ("u", T.FLOAT, [2, "n"])]
+    infos = [helper.make_tensor_value_info(*item) for item in inputs]
+    graph = helper.make_graph([node], "g", infos, [helper.make_tensor_value_info("y", T.FLOAT, [4, "n"])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    program = compile_in_process(import_proto(model, name="g"))
+    y = program(np.zeros((4, 3), np.float32), np.array([[1], [1]]), np.ones((2, 3), np.float32))["y"]
+    assert y[1].tolist() == [2, 2, 2] and y.sum() == 6
+    assert "pragma" not in capfd.readouterr().err

@@ -155,10 +155,9 @@ def _looped(
         index = current[0]
         at = c.emit(relax.op.subtract(last, index)) if c.params["reverse"] else index
         given = [_row(c, x, at) for x in scanned]
-        found = _exprs(c, c.params["jaxpr"], [*used, *current[1 : 1 + carried], *given])
-        bound = [f if isinstance(f, relax.Var) else c.emit(f) for f in found]
-        written = [write_row(c.block, kept, at, row) for kept, row in zip(current[1 + carried :], bound[carried:])]
-        return [c.emit(relax.op.add(index, one)), *bound[:carried], *written]
+        found = list(map(c.bind, _exprs(c, c.params["jaxpr"], [*used, *current[1 : 1 + carried], *given])))
+        written = [write_row(c.block, kept, at, row) for kept, row in zip(current[1 + carried :], found[carried:])]
+        return [c.emit(relax.op.add(index, one)), *found[:carried], *written]
 
     def proceed(current: list[relax.Expr]) -> relax.Expr:
         return c.emit(relax.op.less(current[0], count))

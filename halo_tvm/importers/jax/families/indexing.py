@@ -8,7 +8,7 @@ import numpy as np
 from tvm import ir, relax, te, tirx
 
 from ....relay_ops import OPERATORS
-from ....relay_ops.operator import chosen
+from ....relay_ops.operator import chosen, op_name
 from ...meaning.builder import expr_dtype, expr_shape
 from ...meaning.pointwise import Scalar, const
 from ...meaning.sizes import prim
@@ -115,10 +115,10 @@ def _numbers_of_rows(c: Primitive) -> Value | None:
     if begins == (0,):
         return c.values[1]
     bound = c.bound_to(c.values[1])
-    if begins != (0, 1) or _op(bound) != "relax.concat" or len(bound.args[0].fields) != 2:
+    if begins != (0, 1) or op_name(bound) != "relax.concat" or len(bound.args[0].fields) != 2:
         return None
     rows, column = bound.args[0].fields
-    while _op(c.bound_to(column)) in ("relax.reshape", "relax.broadcast_to"):
+    while op_name(c.bound_to(column)) in ("relax.reshape", "relax.broadcast_to"):
         column = c.bound_to(column).args[0]
     return rows if _holds(column, 0) and c.sizes.is_equal(expr_shape(rows)[-1], 1) else None
 
@@ -127,10 +127,10 @@ def _unwrapped(c: Primitive, ids: relax.Expr, rows: int) -> relax.Expr:
     """x of where(x < 0, x + rows, x), in the shape of `ids`, where x is an input or a range from 0."""
     inner, shape = _behind_reshapes(c, ids), expr_shape(ids)
     bound = c.bound_to(inner)
-    if _op(bound) != "relax.where":
+    if op_name(bound) != "relax.where":
         return ids
     condition, moved, plain = (c.bound_to(a) for a in bound.args)
-    wrapped = _op(condition) == "relax.less" and _op(moved) == "relax.add" and _holds(condition.args[1], 0)
+    wrapped = op_name(condition) == "relax.less" and op_name(moved) == "relax.add" and _holds(condition.args[1], 0)
     x = bound.args[2]
     if not wrapped or not condition.args[0].same_as(x) or not moved.args[0].same_as(x):
         return ids
@@ -141,14 +141,14 @@ def _unwrapped(c: Primitive, ids: relax.Expr, rows: int) -> relax.Expr:
 
 
 def _behind_reshapes(c: Primitive, x: relax.Expr) -> relax.Expr:
-    while _op(c.bound_to(x)) == "relax.reshape":
+    while op_name(c.bound_to(x)) == "relax.reshape":
         x = c.bound_to(x).args[0]
     return x
 
 
 def _origin(c: Primitive, x: relax.Expr) -> relax.Expr | None:
     """What integers are before they were cast and reshaped."""
-    while _op(c.bound_to(x)) in ("relax.reshape", "relax.astype", "relax.broadcast_to"):
+    while op_name(c.bound_to(x)) in ("relax.reshape", "relax.astype", "relax.broadcast_to"):
         bound = c.bound_to(x)
         if "int" not in expr_dtype(bound.args[0]):
             return x
@@ -159,13 +159,9 @@ def _origin(c: Primitive, x: relax.Expr) -> relax.Expr | None:
 def _is_range_within(c: Primitive, x: Any, rows: int) -> bool:
     """Whether `x` is 0, 1, ... up to less than `rows`."""
     bound: Any = None if x is None else c.bound_to(x)
-    if _op(bound) != "relax.arange" or not c.sizes.is_equal(bound.args[0], 0):
+    if op_name(bound) != "relax.arange" or not c.sizes.is_equal(bound.args[0], 0):
         return False
     return bool(c.sizes.decided(bound.args[1] <= rows))
-
-
-def _op(x: Any) -> str:
-    return x.op.name if isinstance(x, relax.Call) and isinstance(x.op, ir.Op) else ""
 
 
 def _holds(x: relax.Expr, number: int) -> bool:

@@ -19,20 +19,13 @@ def _matrix(c: Primitive, index: int = 0) -> relax.Expr:
     return x
 
 
-@converter("cholesky")
-def cholesky(c: Primitive) -> Value:
-    return linear_algebra.cholesky(c, _matrix(c))
-
-
-@converter("lu")
-def lu(c: Primitive) -> list[Value]:
-    """(LU, pivots, permutation), counted from 0."""
-    return list(linear_algebra.lu(c, _matrix(c)))
-
-
-@converter("lu_pivots_to_permutation")
-def permutation(c: Primitive) -> Value:
-    return linear_algebra.rows_of_pivots(c, c.x(), c.shape[-1], 0)
+for _name, _convert in {
+    "cholesky": lambda c: linear_algebra.cholesky(c, _matrix(c)),
+    "lu": lambda c: list(linear_algebra.lu(c, _matrix(c))),  # (LU, pivots, permutation), counted from 0
+    "lu_pivots_to_permutation": lambda c: linear_algebra.rows_of_pivots(c, c.x(), c.shape[-1], 0),
+    "geqrf": lambda c: list(linear_algebra.reflections(c, _matrix(c))),
+}.items():
+    converter(_name)(_convert)
 
 
 @converter("triangular_solve")
@@ -59,11 +52,6 @@ def custom_linear_solve(c: Primitive) -> list[Value | None]:
     given = c.values[before : before + int(lengths.solve)]
     behind = before + int(lengths.solve) + int(lengths.transpose_solve)
     return entered(c, jaxprs.solve, [*given, *c.values[behind:]])
-
-
-@converter("geqrf")
-def reflections(c: Primitive) -> list[Value]:
-    return list(linear_algebra.reflections(c, _matrix(c)))
 
 
 @converter("householder_product")

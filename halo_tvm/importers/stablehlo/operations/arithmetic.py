@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from jax import lax
 from jax import numpy as jnp
 from jaxlib.mlir.dialects import stablehlo
@@ -44,19 +42,16 @@ def same(o: Operation) -> Value:
     return getattr(lax, _RENAMED.get(o.name, o.name))(*o.values)
 
 
-@operation("fft")
-def fft(o: Operation) -> Value:
-    return lax.fft(o.x, lax.FftType[o.text("fft_type")], tuple(o.numbers("fft_length")))
-
-
-@operation("round_nearest_afz")
-def round_away(o: Operation) -> Value:
-    return lax.round(o.x, lax.RoundingMethod.AWAY_FROM_ZERO)
-
-
-@operation("round_nearest_even")
-def round_even(o: Operation) -> Value:
-    return lax.round(o.x, lax.RoundingMethod.TO_NEAREST_EVEN)
+for _name, _carry_out in {
+    "fft": lambda o: lax.fft(o.x, lax.FftType[o.text("fft_type")], tuple(o.numbers("fft_length"))),
+    "round_nearest_afz": lambda o: lax.round(o.x, lax.RoundingMethod.AWAY_FROM_ZERO),
+    "round_nearest_even": lambda o: lax.round(o.x, lax.RoundingMethod.TO_NEAREST_EVEN),
+    "convert": lambda o: lax.convert_element_type(o.x, o.dtype),
+    "bitcast_convert": lambda o: lax.bitcast_convert_type(o.x, o.dtype),
+    "reduce_precision": lambda o: lax.reduce_precision(o.x, o.number("exponent_bits"), o.number("mantissa_bits")),
+    "optimization_barrier": lambda o: o.values,
+}.items():
+    operation(_name)(_carry_out)
 
 
 @operation("compare")
@@ -74,26 +69,6 @@ def _ordered(x: Value) -> Value:
     info = jnp.iinfo(f"int{8 * x.dtype.itemsize}")
     bits = lax.bitcast_convert_type(x, info.dtype)
     return jnp.where(bits < 0, bits ^ jnp.asarray(info.max, info.dtype), bits)
-
-
-@operation("convert")
-def convert(o: Operation) -> Value:
-    return lax.convert_element_type(o.x, o.dtype)
-
-
-@operation("bitcast_convert")
-def bitcast(o: Operation) -> Value:
-    return lax.bitcast_convert_type(o.x, o.dtype)
-
-
-@operation("reduce_precision")
-def reduce_precision(o: Operation) -> Value:
-    return lax.reduce_precision(o.x, o.number("exponent_bits"), o.number("mantissa_bits"))
-
-
-@operation("optimization_barrier")
-def barrier(o: Operation) -> Sequence[Value]:
-    return o.values
 
 
 @operation("batch_norm_inference")

@@ -37,24 +37,13 @@ def _shape(o: Operation, given: bool) -> tuple[int, ...]:
     return o.sizes(1) if given else tuple(o.op.results[0].type.shape)
 
 
-@operation("transpose")
-def transpose(o: Operation) -> Value:
-    return lax.transpose(o.x, o.numbers("permutation"))
-
-
-@operation("concatenate")
-def concatenate(o: Operation) -> Value:
-    return lax.concatenate(o.values, o.number("dimension"))
-
-
-@operation("reverse")
-def reverse(o: Operation) -> Value:
-    return lax.rev(o.x, o.numbers("dimensions"))
-
-
-@operation("slice")
-def slice_(o: Operation) -> Value:
-    return lax.slice(o.x, o.numbers("start_indices"), o.numbers("limit_indices"), o.numbers("strides"))
+for _name, _carry_out in {
+    "transpose": lambda o: lax.transpose(o.x, o.numbers("permutation")),
+    "concatenate": lambda o: lax.concatenate(o.values, o.number("dimension")),
+    "reverse": lambda o: lax.rev(o.x, o.numbers("dimensions")),
+    "slice": lambda o: lax.slice(o.x, *map(o.numbers, ("start_indices", "limit_indices", "strides"))),
+}.items():
+    operation(_name)(_carry_out)
 
 
 @operation("real_dynamic_slice")

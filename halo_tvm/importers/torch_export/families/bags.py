@@ -6,6 +6,7 @@ import torch
 from torch import fx
 from tvm import ir, relax, te, tirx
 
+from ....relay_ops.operator import clamped
 from ...meaning.builder import expr_dtype
 from ...meaning.searching import places_among
 from .._call import Call
@@ -46,7 +47,7 @@ def embedding_bag(c: Call) -> tuple[relax.Expr]:
 
         def total(b: ir.Expr, d: ir.Expr) -> ir.Expr:
             at, mine = used(b, i)
-            row = tirx.max(tirx.min(indices[at].astype("int64"), rows - 1), tirx.const(0, "int64"))
+            row = clamped(indices[at], rows)
             value = weight[row, d].astype(wide)
             if mode == 2:
                 return te.max(tirx.if_then_else(mine, value, smallest), axis=[i])

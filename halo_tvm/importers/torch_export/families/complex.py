@@ -49,14 +49,13 @@ def masked_fill(c: Call) -> Pair:
 # Views of numbers as they lie in memory.
 
 
-@converter("view_as_complex.default", of_complex=True)
-def view_as_complex(c: Call) -> Pair:
-    return Pair(together=c["self"])
-
-
-@converter("view_as_real.default", of_complex=True)
-def view_as_real(c: Call) -> relax.Expr:
-    return ComplexCall(c).joined(c["self"])
+for _name, _convert in {
+    "view_as_complex": lambda c: Pair(together=c["self"]),
+    "view_as_real": lambda c: ComplexCall(c).joined(c["self"]),
+    "real": lambda c: ComplexCall(c).pair("self")[0],
+    "imag": lambda c: ComplexCall(c).pair("self")[1],
+}.items():
+    converter(f"{_name}.default", of_complex=True)(_convert)
 
 
 @converter("view.dtype", of_complex=True)
@@ -66,16 +65,6 @@ def view_dtype(c: Call) -> relax.Expr | Pair:
         c.refuse_unless(isinstance(c["self"], relax.Expr), "another precision of complex numbers")
         return Pair(together=c.reshape(c["self"], [*c.shape, tirx.IntImm("int64", 2)]))
     return c.reshape(ComplexCall(c).joined(c["self"]), c.shape)
-
-
-@converter("real.default", of_complex=True)
-def real(c: Call) -> relax.Expr:
-    return ComplexCall(c).pair("self")[0]
-
-
-@converter("imag.default", of_complex=True)
-def imaginary(c: Call) -> relax.Expr:
-    return ComplexCall(c).pair("self")[1]
 
 
 @converter("complex.default", of_complex=True)
@@ -171,7 +160,7 @@ def _turns(c: Call, x: str, turn: str) -> bool:
         and len(shape) == 4
         and not is_one[3]
         and isinstance(shape[3], tirx.IntImm)
-        and c.translator.same_shape(value.together.ty, [*c.shape, 2])
+        and c.has_shape(value.together, [*c.shape, 2])
         and (is_one[1] or is_one[2])
     )
 

@@ -96,11 +96,6 @@ def _common(c: Call) -> str:
 _register()
 
 
-@converter("neg.default")
-def negate(c: Call) -> relax.Expr:
-    return negative(c, c.tensor("self", c.dtype))
-
-
 @converter("add.Tensor", "add.Scalar")
 def add(c: Call) -> relax.Expr:
     if c["other"] == 0 and isinstance(c["other"], Number) and str(c.tensor("self").ty.dtype) == c.dtype:
@@ -119,11 +114,6 @@ def subtract(c: Call) -> relax.Expr:
 def reversed_subtract(c: Call) -> relax.Expr:
     x, y = _operands(c, c.dtype)
     return c.emit(relax.op.subtract(y, _scaled(c, x)))
-
-
-@converter("div.Tensor", "div.Scalar")
-def divide(c: Call) -> relax.Expr:
-    return c.emit(relax.op.divide(*_operands(c, c.dtype)))
 
 
 @converter("div.Tensor_mode", "div.Scalar_mode", "floor_divide.default")
@@ -155,11 +145,6 @@ def fmod(c: Call) -> relax.Expr:
     return pointwise(c, in_float32(tirx.Mod), x, y) if "float" in c.dtype else c.emit(relax.op.mod(x, y))
 
 
-@converter("atan2.default")
-def atan2(c: Call) -> relax.Expr:
-    return _in_float32(c, tirx.atan2)
-
-
 @converter("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
 def power(c: Call) -> relax.Expr:
     x, exponent = c.tensor("self", c.dtype), c["exponent"]
@@ -181,19 +166,9 @@ def power(c: Call) -> relax.Expr:
     return power_of_integers(c, x, y)
 
 
-@converter("logical_not.default")
-def logical_not(c: Call) -> relax.Expr:
-    return c.emit(relax.op.logical_not(c.tensor("self", "bool")))
-
-
 @converter("bitwise_not.default")
 def bitwise_not(c: Call) -> relax.Expr:
     return c.emit((relax.op.logical_not if c.dtype == "bool" else relax.op.bitwise_not)(c.tensor("self")))
-
-
-@converter("reciprocal.default")
-def reciprocal(c: Call) -> relax.Expr:
-    return c.emit(relax.op.divide(constant(1, c.dtype), c.tensor("self", c.dtype)))
 
 
 @converter("square.default")
@@ -211,10 +186,21 @@ def _pointwise(c: Call, function: Callable[[Scalar], Scalar]) -> relax.Expr:
     return pointwise(c, in_float32(function), c.tensor("self", c.dtype))
 
 
-# Exact of powers of two and of ten, which the logarithm times a number is not.
-converter("log2.default")(lambda c: _pointwise(c, tirx.log2))
-converter("log10.default")(lambda c: _pointwise(c, tirx.log10))
-converter("exp2.default")(lambda c: _pointwise(c, tirx.exp2))
+for _names, _convert in {
+    "neg.default": lambda c: negative(c, c.tensor("self", c.dtype)),
+    "div.Tensor div.Scalar": lambda c: c.emit(relax.op.divide(*_operands(c, c.dtype))),
+    "atan2.default": lambda c: _in_float32(c, tirx.atan2),
+    "logical_not.default": lambda c: c.emit(relax.op.logical_not(c.tensor("self", "bool"))),
+    "reciprocal.default": lambda c: c.emit(relax.op.divide(constant(1, c.dtype), c.tensor("self", c.dtype))),
+    # Exact of powers of two and of ten, which the logarithm times a number is not.
+    "log2.default": lambda c: _pointwise(c, tirx.log2),
+    "log10.default": lambda c: _pointwise(c, tirx.log10),
+    "exp2.default": lambda c: _pointwise(c, tirx.exp2),
+    "leaky_relu.default": lambda c: c.emit(relax.op.nn.leakyrelu(c.tensor("self"), float(c["negative_slope"]))),
+    "hardsigmoid.default": lambda c: _pointwise(c, lambda x: scalar.hard_sigmoid(x, 1 / 6, 0.5)),
+    "hardswish.default": lambda c: _pointwise(c, lambda x: x * scalar.hard_sigmoid(x, 1 / 6, 0.5)),
+}.items():
+    converter(*_names.split())(_convert)
 
 
 @converter("abs.default")
@@ -271,11 +257,6 @@ def shift(c: Call) -> relax.Expr:
     """Amounts outside of the type shift everything out."""
     left = "lshift" in str(c.node.target) or "left" in str(c.node.target)
     return pointwise(c, lambda a, b: scalar.shift(a, b, left), *_operands(c, c.dtype))
-
-
-@converter("leaky_relu.default")
-def leaky_relu(c: Call) -> relax.Expr:
-    return c.emit(relax.op.nn.leakyrelu(c.tensor("self"), float(c["negative_slope"])))
 
 
 @converter("elu.default")
@@ -348,13 +329,3 @@ def glu(c: Call) -> relax.Expr:
     first, second = c.emit(relax.op.split(c.tensor("self"), 2, int(c["dim"]))), None
     first, second = (c.emit(relax.TupleGetItem(first, i)) for i in range(2))
     return c.emit(relax.op.multiply(first, c.emit(relax.op.sigmoid(second))))
-
-
-@converter("hardsigmoid.default")
-def hard_sigmoid(c: Call) -> relax.Expr:
-    return _pointwise(c, lambda x: scalar.hard_sigmoid(x, 1 / 6, 0.5))
-
-
-@converter("hardswish.default")
-def hard_swish(c: Call) -> relax.Expr:
-    return _pointwise(c, lambda x: x * scalar.hard_sigmoid(x, 1 / 6, 0.5))

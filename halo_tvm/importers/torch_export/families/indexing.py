@@ -7,6 +7,8 @@ import math
 import torch
 from tvm import relax, te, tirx
 
+from ....relay_ops.operator import clamped
+from ....relay_ops.parts.in_order import from_start
 from ...meaning.builder import Refused
 from ...meaning.writing import rows_of, write_rows
 from .._call import Call, constant
@@ -17,9 +19,7 @@ from .shapes import wrapped
 
 def _wrap(index: tirx.PrimExpr, size: tirx.PrimExpr) -> tirx.PrimExpr:
     """`index` from 0, inside the axis: no kernel reads or writes foreign memory."""
-    index = index.astype("int64") if index.dtype != "int64" else index
-    zero = tirx.const(0, "int64")
-    return tirx.max(tirx.min(tirx.Select(index < zero, index + size, index), size - 1), zero)
+    return clamped(from_start(index, size), size)
 
 
 def _at(indices: list[te.Tensor], i: tuple, rank: int) -> list[tirx.PrimExpr]:
@@ -156,7 +156,7 @@ def scatter(c: Call) -> relax.Expr:
     where = given.ty.shape.values
     if source.ty.ndim == 0:
         source = c.broadcast(source, where)
-    elif not c.translator.same_shape(source.ty, where):  # what lies beyond the index is not read
+    elif not c.has_shape(source, where):  # what lies beyond the index is not read
         source = c.te(lambda t: te.compute(where, lambda *i: t[i], name="part"), source, name="part")
     size = x.ty.shape.values
 

@@ -9,15 +9,12 @@ from ...meaning.builder import expr_dtype
 from .._call import Call, Number, fixed
 from .._registry import converter
 
-
-@converter("rand.default", "rand_like.default")
-def rand(c: Call) -> relax.Expr:
-    return random.uniform(c, c.shape, c.dtype)
-
-
-@converter("randn.default", "randn_like.default")
-def randn(c: Call) -> relax.Expr:
-    return random.normal(c, c.shape, c.dtype)
+for _names, _convert in {
+    "rand.default rand_like.default": lambda c: random.uniform(c, c.shape, c.dtype),
+    "randn.default randn_like.default": lambda c: random.normal(c, c.shape, c.dtype),
+    "dropout.default": lambda c: random.kept(c, c["input"], float(c["p"]))[0] if c["train"] else c["input"],
+}.items():
+    converter(*_names.split())(_convert)
 
 
 @converter("uniform.default")
@@ -70,11 +67,6 @@ def randperm(c: Call) -> relax.Expr:
 @converter("multinomial.default")
 def multinomial(c: Call) -> relax.Expr:
     return random.chosen(c, c["self"], fixed(c["num_samples"], "a number of samples"), bool(c["replacement"]))
-
-
-@converter("dropout.default")
-def dropout(c: Call) -> relax.Expr:
-    return random.kept(c, c["input"], float(c["p"]))[0] if c["train"] else c["input"]
 
 
 @converter("native_dropout.default")

@@ -75,7 +75,7 @@ def repeat(c: Call) -> relax.Expr:
 def slice_(c: Call) -> relax.Expr:
     x, axis, step = c.tensor("self"), c.axis("dim"), int(c["step"])
     length, kept = c.shape_of("self")[axis], c.shape[axis]
-    if c.translator.same_shape(x.ty, c.shape):
+    if c.has_shape(x, c.shape):
         return x
     start = wrapped(c, 0 if c["start"] is None else c["start"], length)
     if isinstance(length, tirx.IntImm) or all(isinstance(c[end], int | None) for end in ("start", "end")):
@@ -263,7 +263,7 @@ def roll(c: Call) -> relax.Expr:
     if c.rank("self") == 0:
         return x
     if not axes:
-        flat = c.reshape(x, [_product(c.shape)])
+        flat = c.reshape(x, [c.sizes.product(c.shape)])
         return c.reshape(_rolled(c, flat, [0], shifts), c.shape)
     return _rolled(c, x, [int(a) % c.rank("self") for a in axes], shifts)
 
@@ -286,13 +286,6 @@ def _rolled(c: Call, x: relax.Expr, axes: list[int], shifts: list[int]) -> relax
         return te.compute(x.shape, at, name="roll")
 
     return c.te(compute, x, name="roll")
-
-
-def _product(dims: Sequence[tirx.PrimExpr]) -> tirx.PrimExpr:
-    total = tirx.IntImm("int64", 1)
-    for dim in dims:
-        total = total * dim
-    return total
 
 
 @converter("tril.default", "triu.default")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm import relax, tirx
+from tvm import relax
 
+from ....dimensions import differ
 from .cell import SCALES, Options
 
 DTYPES = ("float32", "float64", "float16")
@@ -60,9 +61,3 @@ def expect(label: str, name: str, ty: relax.TensorType, shape: Sequence[object],
             f"{label}: {name} must be [{wanted}] of {' or '.join(dtypes)}, got {ty.dtype} {found}: "
             "reshape or cast it, or correct hidden and direction"
         )
-
-
-def differ(a: object, b: object) -> bool:
-    """Whether two dimensions are surely different; unknown ones are not."""
-    a, b = (int(x.value) if isinstance(x, tirx.IntImm) else x for x in (a, b))
-    return isinstance(a, int) and isinstance(b, int) and a != b

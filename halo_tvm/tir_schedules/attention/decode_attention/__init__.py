@@ -30,12 +30,12 @@ from ....errors import Declined
 from ...code.lanes import constant
 from ...rule import Numbers, Rule
 from .._function import scheduled_as
-from .._problem import Problem, call_attributes, extents, is_buffer, read
+from .._problem import Problem, buffers_of, call_attributes, extents, read
 from ..flash_attention import CACHES, WIDEST, target_lanes
 from ._attend import attend
 from ._estimate import estimate
 from ._merge import merge
-from .plan import MOST_QUERIES, Decision, Plan
+from .plan import Decision, Plan, few_queries
 
 if TYPE_CHECKING:
     from ....targets import Target
@@ -66,7 +66,7 @@ class DecodeAttention(Rule[Decision]):
         least = min(128, max(32, 256 // target.cores))
         if target.cores > _MANY_CORES and 2 * plan.rows * plan.problem.d * _SHORTEST >= _LEAST_PRODUCTS:
             least = _SHORTEST
-        batch = next(param for param in func.params if is_buffer(param)).ty.shape[0]
+        batch = buffers_of(func)[0].ty.shape[0]
         # Every core should have a part, and an open batch is one row.
         splits = -(-target.cores // max(1, constant(batch) or 1))
         return Decision(chunk, splits=min(256, max(16, splits)), least_keys=least)
@@ -93,20 +93,17 @@ class DecodeAttention(Rule[Decision]):
 
 def _plan(func: tirx.PrimFunc, target: Target, decision: Decision) -> Plan:
     lanes = target_lanes(target)
-    _check(func)
+    queries = _queries(func)
     problem: Problem = read(func, caches=CACHES, sinks=True, widest=WIDEST)
     if decision.chunk % lanes:
         raise Declined(f"chunk must be a multiple of the {lanes} keys of a tile, got {decision.chunk}")
-    queries = next(param for param in func.params if is_buffer(param)).ty.shape[1]
-    return Plan(problem, int(queries), decision, lanes)
+    return Plan(problem, queries, decision, lanes)
 
 
-def _check(func: tirx.PrimFunc) -> None:
+def _queries(func: tirx.PrimFunc) -> int:
+    """How many there are, or Declined."""
     attrs = call_attributes(func)
     for key, what in (("packed", "separate q, k and v, not packed ones"), ("has_key_mask", "lengths, not key masks")):
         if attrs.get(key):
             raise Declined(f"serves {what}")
-    queries = next(param for param in func.params if is_buffer(param)).ty.shape[1]
-    queries = int(queries) if isinstance(queries, tirx.IntImm) else str(queries)
-    if isinstance(queries, str) or queries > MOST_QUERIES:
-        raise Declined(f"serves 1 to {MOST_QUERIES} queries, known when compiling, got {queries}")
+    return few_queries(func)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from .._pack import key_at, query_at, row_scale, value_at
 from .._problem import locate_keys
 from .._softmax import START
-from .._text import LOG2_E, Source, beyond, i64
+from .._text import Source, beyond, i64
 from ._softmax import softmax
 from .plan import Plan
 
@@ -70,13 +70,12 @@ def _start(src: Source, plan: Plan) -> None:
     src(*(f'{name} = T.alloc_buffer(({plan.rows}, {width}), "float32")' for name, width in sizes.items()))
     if problem.bias:
         src(f'line = T.alloc_buffer((1, {plan.decision.chunk}), "float32")')
-    scale = problem.scale / problem.softcap if problem.softcap else problem.scale * LOG2_E
     with src.loop("row", plan.rows):
         src.let("r", "row")
         src.let("head", plan.head_of("r"))
         src.let("i", plan.query_of("r"))
         for x in src.columns(d, plan.lanes):
-            src(f"{plan.vector('queries', 'r', x)} = {query_at(plan, 'i', x)} * {v.const(scale)}")
+            src(f"{plan.vector('queries', 'r', x)} = {query_at(plan, 'i', x)} * {v.const(problem.score_scale)}")
             src(f"{plan.vector('mixed', 'r', x)} = {v.const(0.0)}")
         src(f"{plan.vector('peaks', 'r')} = {v.const(START)}", f"{plan.vector('totals', 'r')} = {v.const(0.0)}")
 

@@ -5,7 +5,7 @@ flash_attention's step, for a row per query and head; the bounds of what it sees
 
 from __future__ import annotations
 
-from .._softmax import softmax_row
+from .._softmax import gather_bias, softmax_row
 from .._text import Source, i64
 from .plan import Plan
 
@@ -32,7 +32,7 @@ def _rows(src: Source, plan: Plan, edge: bool) -> None:
         if edge:
             _limits(src, plan)
         if plan.problem.bias:
-            _gather_bias(src, plan)
+            gather_bias(src, plan.problem.bias_row("n", plan.head_of("r"), plan.query_of("r")))
         softmax_row(src, plan, count, lambda column: plan.vector("line", "T.int64(0)", column), edge)
         for x in src.columns(plan.problem.d, lanes):
             src(f"{plan.vector('mixed', 'r', x)} = {plan.vector('mixed', 'r', x)} * fade[0]")
@@ -47,12 +47,3 @@ def _limits(src: Source, plan: Plan) -> None:
     if problem.window:
         lower = f"T.max(T.int64(-1), {position} - {i64(problem.window)} - first)"
         src.let("lower", f"T.min({chunk}, {lower})", "int32")
-
-
-def _gather_bias(src: Source, plan: Plan) -> None:
-    """line = the row's biases of this chunk: a vector load could pass the end of the buffer."""
-    assert plan.problem.bias is not None
-    places = ("n", plan.head_of("r"), plan.query_of("r"))
-    at = ", ".join("T.int64(0)" if one else index for one, index in zip(plan.problem.bias, places))
-    with src.loop("j", "valid"):
-        src(f"line[0, j] = bias[{at}, first + j]")

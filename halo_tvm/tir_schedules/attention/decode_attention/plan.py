@@ -5,12 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from tvm import tirx
+
 from ....dimensions import itemsize_of
+from ....errors import Declined
 from ...code.prefetch import CACHE_LINE_BYTES
-from .._problem import Problem
+from .._problem import Problem, buffers_of
 from .._text import Vectors
 
-MOST_QUERIES = 8
+_MOST_QUERIES = 8
+
+
+def few_queries(func: tirx.PrimFunc) -> int:
+    """The number of queries of an attention function, or Declined."""
+    queries = buffers_of(func)[0].shape[1]
+    count = int(queries) if isinstance(queries, tirx.IntImm) else str(queries)
+    if isinstance(count, str) or count > _MOST_QUERIES:
+        raise Declined(f"serves 1 to {_MOST_QUERIES} queries, known when compiling, got {count}")
+    return count
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,9 @@ from ....targets.gpu_levels import STATIC_SHARED_BYTES
 from ...rule import Numbers, Rule, accepted, gpu_of
 from .._function import scheduled_as
 from .._grid import DTYPES
-from .._problem import Problem, call_attributes, extents, is_buffer, read
+from .._problem import Problem, call_attributes, extents, read
 from .._text import Source
-from ..decode_attention.plan import MOST_QUERIES
+from ..decode_attention.plan import few_queries
 from ._attend import attend
 from ._merge import merge
 from ._plan import Decision, Plan
@@ -104,10 +104,7 @@ def _served(func: tirx.PrimFunc) -> tuple[Problem, int]:
     """The call and its number of queries, or Declined."""
     if call_attributes(func).get("packed"):
         raise Declined("serves separate q, k and v, not packed ones")
-    queries = next(param for param in func.params if is_buffer(param)).ty.shape[1]
-    count = int(queries) if isinstance(queries, tirx.IntImm) else str(queries)
-    if isinstance(count, str) or count > MOST_QUERIES:
-        raise Declined(f"serves 1 to {MOST_QUERIES} queries, known when compiling, got {count}")
+    count = few_queries(func)
     return read(func, DTYPES), count
 
 

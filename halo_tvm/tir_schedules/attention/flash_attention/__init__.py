@@ -36,7 +36,7 @@ from ...products.row_tiling import FEW_CORES, least_of
 from ...rule import Numbers, Rule
 from .._function import scheduled_as
 from .._pack import allocate, pack
-from .._problem import Problem, extents, is_buffer, read
+from .._problem import Problem, buffers_of, extents, read
 from ._attend import attend
 from ._estimate import estimate
 from ._tiles import SIDE
@@ -119,7 +119,7 @@ class FlashAttention(Rule[Decision]):
 
 def _shared_out(usual: Decision, func: tirx.PrimFunc, target: Target) -> Decision:
     """`usual` with shorter blocks of queries where its tasks would leave some of many cores without work."""
-    problem, batch = _problem(func), constant(next(param for param in func.params if is_buffer(param)).ty.shape[0])
+    problem, batch = _problem(func), constant(buffers_of(func)[0].ty.shape[0])
     s, t = problem.static_s, problem.static_t
     if target.cores <= FEW_CORES or not (batch and s and t):
         return usual

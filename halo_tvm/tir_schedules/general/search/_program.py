@@ -20,7 +20,7 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ....errors import Declined
-from ...blocks import Block, blocks, is_scheduled, loads
+from ...blocks import Block, calls, loads, unscheduled_blocks
 from ...code.lanes import constant, product
 from ...injective.intermediates import Intermediates
 from ...injective.match import one_iterator_per_axis
@@ -102,9 +102,7 @@ class Program:
 
 def program_of(func: tirx.PrimFunc) -> Program:
     """The nests of `func`, or `Declined` with the reason."""
-    if is_scheduled(func):
-        raise Declined("the function is scheduled already")
-    found = blocks(func)
+    found = unscheduled_blocks(func)
     if not any("R" in block.kinds for block in found):
         raise Declined("no block reduces")
     if _spelled_out(func) > _LONG:
@@ -288,13 +286,6 @@ def _loads_of(nest: Reduction | Nest) -> list[ir.TensorLoad]:
         [nest.value] if isinstance(nest, Nest) else [*(t.update for t in nest.totals), *(s.value for s in nest.stages)]
     )
     return [load for value in values for load in loads(value)]
-
-
-def calls(value: Expr) -> int:
-    """Number of calls (exp, if_then_else, ...) in `value`."""
-    found: list[ir.Call] = []
-    tvm_ffi.structural_walk(value, (ir.Call, found.append), order="post")
-    return len(found)
 
 
 def _all_same(a: Sequence[Expr], b: Sequence[Expr]) -> bool:

@@ -12,7 +12,6 @@ References
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING
 from tvm import ir, tirx
 
 from ....errors import Declined
-from ...blocks import is_scheduled, written_out
+from ...blocks import written_out
 from ...code.lanes import constant
 from ...rule import Numbers, Rule, first_of_each
 from ..row_tiling import FEW_CORES, block_rows_for, least_of
@@ -64,7 +63,7 @@ class BatchedMatmul(Rule[Decision]):
     }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
-        problem = _match(func)
+        problem = match(func)
         choices = _register_tiles(problem, target)
         mr, vectors = min(choices, key=lambda tile: cycles_per_column(problem, *tile, target.lanes_f32))
         usual = Decision(mr, vectors, block_rows=64, kc=512)
@@ -82,7 +81,7 @@ class BatchedMatmul(Rule[Decision]):
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
         """Register tiles that fit times blocks of rows times panels: some dozens."""
-        problem = _match(func)
+        problem = match(func)
         values = itertools.product(_register_tiles(problem, target), (32, 64, 128), (128, 256, 512, 1024))
         decisions = [self.default(func, target), *(Decision(*tile, rows, kc) for tile, rows, kc in values)]
         return tuple(first_of_each(decisions, lambda decision: _kernel(problem, _tiling(decision, target))))
@@ -90,11 +89,11 @@ class BatchedMatmul(Rule[Decision]):
     def estimate(
         self, func: tirx.PrimFunc, target: Target, decision: Decision, sizes: Mapping[ir.Var, int]
     ) -> float | None:
-        return estimate(_match(func), _tiling(decision, target), sizes)
+        return estimate(match(func), _tiling(decision, target), sizes)
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
         self.check(decision)
-        problem = _match(func)
+        problem = match(func)
         if decision.kc % target.lanes_f32:
             raise Declined(f"kc is {decision.kc}, no multiple of the {target.lanes_f32} lanes of {target.isa.name}")
         return written_out(func, build(problem, _tiling(decision, target)))
@@ -109,13 +108,6 @@ def _kernel(problem: Problem, t: Tiling) -> tuple[object, ...]:
     m, k = constant(problem.m), constant(problem.k)
     heights = t.block_rows if m is None else tuple(t.heights(m))
     return t.mr, t.vectors, heights, t.kc if k is None else min(t.kc, k)
-
-
-@functools.lru_cache(maxsize=16)  # a search asks for dozens of estimates of one function
-def _match(func: tirx.PrimFunc) -> Problem:
-    if is_scheduled(func):
-        raise Declined("the function is scheduled already")
-    return match(func)
 
 
 def _register_tiles(problem: Problem, target: Target) -> list[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -53,6 +54,7 @@ class Problem:
         return count, m, n, k
 
 
+@functools.lru_cache(maxsize=16)  # a search asks for dozens of estimates of one function
 def match(func: tirx.PrimFunc) -> Problem:
     """The product `func` consists of; `Declined` with the first reason why it is none."""
     main, behind = main_and_behind(func, ("matmul",), "the product")

@@ -23,7 +23,7 @@ from tvm import ir, tirx
 
 from ....dimensions import by_name, size_of
 from ....errors import Declined
-from ...blocks import is_scheduled, written_out
+from ...blocks import written_out
 from ...rule import Numbers, Rule, first_of_each
 from ..packing import pack_shape
 from ..row_tiling import FEW_CORES, block_rows_for, least_of
@@ -174,8 +174,6 @@ def _distinct(cuts: Sequence[Decision], chain: Chain, target: Target) -> list[De
 
 @functools.lru_cache(maxsize=16)  # a search asks for hundreds of estimates of one function
 def _match(func: tirx.PrimFunc, target: Target) -> Chain:
-    if is_scheduled(func):
-        raise Declined("the function is scheduled already")
     chain = match(func, served(target.isa, tiles=True))
     chain = dataclasses.replace(chain, arithmetic=enough(chain.steps, chain.arithmetic, target.isa))
     vectors_of(chain.nr, chain.arithmetic, target)

@@ -13,6 +13,7 @@ from ...blocks import Block, is_const, loads
 from ...code.prefetch import CACHE_LINE_BYTES
 from ...code.timed import timed_values
 from ...stages import Stage, is_at, main_and_behind, read_stage, written_by
+from .._product import linear_store
 from ._parts import taken_apart
 from .arithmetic import Arithmetic
 from .groups import Groups
@@ -165,11 +166,7 @@ def _grouped(block: Block, arithmetics: Sequence[Arithmetic]) -> Operators:
 
 def _linear(block: Block, arithmetics: Sequence[Arithmetic]) -> Operators:
     """(x, weight, acc, arithmetic, what else belongs to the weight) of the main block."""
-    store = block.store
-    if store is None or not block.plain:
-        raise Declined("the linear block is not a single store in a plain loop nest (already scheduled?)")
-    if block.kinds != "SSR":
-        raise Declined(f"x has rank {len(block.kinds) - 1}: rows must be flattened to rank 2 first")
+    store = linear_store(block)
     operands = [load for load in loads(store.value) if not load.source.same_as(store.buffer)]
     if len(operands) != 2:
         raise Declined(f"the linear block reads {len(operands)} tensors, expected x and weight")

@@ -126,7 +126,7 @@ class Kernel:
         d, reducing = self.d, [n for n in numbers if n in self.sums]
         out: list[tirx.Stmt] = []
         for n in reducing:
-            start = self._start(n)
+            start = self.rows.stages[n].start
             out.append(
                 unrolled(
                     "lane", d.lanes, lambda lane, n=n, start=start: [tirx.BufferStore(self.sums[n], start, [lane])]
@@ -290,13 +290,6 @@ class Kernel:
     def _at(self, stage: Stage, expr: Expr, at: Sequence[Expr], j: Expr) -> Expr:
         values = self._places(stage, at, j)
         return simplify(tvm_ffi.structural_map(expr, (ir.Var, lambda v: values.get(v, v)), order="post"))
-
-    def _start(self, n: int) -> Expr:
-        """What every lane starts with; max and min may start with the block's own initial value in each."""
-        stage = self.rows.stages[n]
-        if stage.operation in (tirx.Add, tirx.Mul):
-            return tirx.const(0 if stage.operation is tirx.Add else 1, dtype_of(stage.target))
-        return stage.init
 
     def _meet(self, n: int, group: Expr, thread: Expr) -> list[tirx.Stmt]:
         """All partial results of a row into the first lane of every thread."""

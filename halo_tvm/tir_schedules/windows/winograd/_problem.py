@@ -12,7 +12,7 @@ from tvm import ir, tirx
 
 from ....errors import Declined
 from ....winograd import FLOATS, INTEGERS, Filtering
-from ...blocks import Block, blocks, is_scheduled, loads
+from ...blocks import Block, annotated, loads
 from ...code.lanes import ceil_div, constant, product
 from ...products.gemm.arithmetic import Arithmetic
 from ...products.gemm.float32 import Float32
@@ -101,13 +101,7 @@ class Problem:
 @functools.lru_cache(maxsize=16)
 def match(func: tirx.PrimFunc, isa: Isa) -> Problem:
     """The convolution `func` consists of; `Declined` with the first reason why it is none."""
-    if is_scheduled(func):
-        raise Declined("the function is scheduled already")
-    found = blocks(func)
-    at = next((i for i, block in enumerate(found) if block.op in _KINDS), None)
-    if at is None:
-        raise Declined(f"no block is annotated halo.op = {' or '.join(_KINDS)}")
-    main, earlier, behind = found[at], found[:at], found[at + 1 :]
+    main, earlier, behind = annotated(func, _KINDS)
     parts = [str(block.node.annotations.get("halo.part", "")) for block in earlier]
     if WINDOW not in main.node.annotations or not {_INPUT, _PRODUCT} <= set(parts):
         raise Declined("the convolution does not say how its windows lie, or lacks one of its parts")

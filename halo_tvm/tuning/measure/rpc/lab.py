@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,27 +15,26 @@ from ....records.record import Fingerprint
 from ....targets import Target, read_host
 from ...task import Task
 from .. import protocol as p
-from ..builders import FIRST, Builders, Job
+from ..builders import FIRST, Job
+from ..building import BuildingLab
 from ..child import Gone, Trouble
-from ..confined import arguments_of
 from ..lab import Failure, LabOptions
 from ..requests import (
     OPEN_TIMES,
     SLOW_BUILDS,
     build_timeout_s,
-    builder_bytes,
-    calls_of_a_turn,
     checks_of,
+    race_request,
     task_request,
     worth_timing,
 )
-from ..scratch import Scratch
 from .device import Device
 from .session import Session, refuse_other_machines, refuse_other_targets
 
 T = TypeVar("T")
 
 _UPLOAD_S = 120.0  # for the weights of a task, on top of the time of running it
+_SESSION_S = 600.0  # after which a server ends a session that hangs; a lab takes another in time
 _STRIKES = 2  # sessions that may be lost to the same candidate
 _PLAIN = "plain"
 
@@ -69,8 +69,12 @@ class _Opened:
         self.prepared = False
 
 
-class RpcLab:
-    """Measures on devices with one key, one at a time. A context manager; every method may raise `Failure`.
+class RpcLab(BuildingLab):
+    """Measures on devices that the tracker at `address` knows under one key, one at a time.
+
+    A context manager; every method may raise `Failure`. `wait_s` is how long to wait for a free device.
+    `LabOptions.threads` is not used: a device runs with the threads of its server. A device with another
+    `fingerprint` is refused; None: other than the first one's.
 
     A session that is lost is nobody's fault the first time: the next free device gets the open task with the
     candidates that are left, and what was asked is asked again. `EnvironmentProblem` when no device is free in time.
@@ -84,19 +88,12 @@ class RpcLab:
         key: str,
         *,
         seed: int,
-        wait_s: float,
-        session_s: float,
+        wait_s: float = 60.0,
         fingerprint: Fingerprint | None = None,
     ) -> None:
-        self._target = target
-        self._options = options
+        builders = options.builders or read_host().cores
+        super().__init__(target, options, builders=builders, memory_bytes=options.memory_bytes, seed=seed)
         self._key = key
-        self._seed = seed
-        self._session_s = session_s
-        memory = builder_bytes(target, options.memory_bytes)
-        arguments = arguments_of(memory, options.file_bytes, options.modules)
-        self._scratch = Scratch()
-        self._builders = Builders(options.builders or read_host().cores, arguments, self._scratch.path)
         self._session = Session(
             address,
             key,
@@ -111,7 +108,6 @@ class RpcLab:
         self._now: _Opened | None = None
         self._open_there: tuple[str, tuple[tuple[int, ...], ...]] | None = None
         self._running: int | None = None
-        self._next_id = p.DEFAULT_ID + 1
         self._lost = 0
 
     @property
@@ -130,22 +126,14 @@ class RpcLab:
 
     def __enter__(self) -> RpcLab:
         try:
-            self._begin_session(self._session_s)
+            self._begin_session(_SESSION_S)
         except BaseException:
             self.close()
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the session and all processes here, and remove all files."""
-        try:
-            self._builders.close()
-            self._session.end()
-        finally:
-            self._scratch.close()
+    def _end_measuring(self) -> None:
+        self._session.end()
 
     def drift(self) -> None:
         """Not known: no kernel of ours is timed on the device before every race."""
@@ -176,14 +164,14 @@ class RpcLab:
     def order(self, decisions: Sequence[object]) -> list[int]:
         """Begin to build candidates of the open task, in this order; returns their ids at once."""
         now = self._now
-        first, self._next_id = self._next_id, self._next_id + len(decisions)
+        ids = list(islice(self._ids, len(decisions)))
         timeout_s = self._build_s
         if now.default.result.done():
             timeout_s += SLOW_BUILDS * now.default.result.result().build_s
-        for candidate, decision in enumerate(decisions, first):
+        for candidate, decision in zip(ids, decisions):
             plain = decision_to_plain(decision)
             now.ordered[candidate] = self._builders.submit(now.request, plain, None, timeout_s)
-        return list(range(first, self._next_id))
+        return ids
 
     def take(self, candidate: int) -> float:
         """Wait for a candidate that was ordered; it is checked and run once. Returns that time in us."""
@@ -206,10 +194,8 @@ class RpcLab:
 
     def race(self, candidates: Sequence[int], size: int, rounds: int, default_us: float) -> dict[int, list[float]]:
         """Samples in us of each candidate at the size of that index, taken in turns."""
-        number = calls_of_a_turn(default_us)
-        timeout_s = self._timeout_s + 10 * rounds * len(candidates) * (number + 1) * default_us * 1e-6
-        labels = [str(i) for i in candidates]
-        request = {"op": p.RACE, "labels": labels, "size": size, "rounds": rounds, "number": number}
+        request, expected_s = race_request([str(i) for i in candidates], size, rounds, default_us)
+        timeout_s = self._timeout_s + 10 * expected_s
 
         def run() -> dict[int, list[float]]:
             return {int(label): us for label, us in self._ask(request, timeout_s)["us"].items()}
@@ -238,7 +224,7 @@ class RpcLab:
             try:
                 if self._session.left_s < needed_s:
                     self._end_session()
-                    self._begin_session(max(self._session_s, 2 * needed_s))
+                    self._begin_session(max(_SESSION_S, 2 * needed_s))
                 self._carry_over()
                 return do()
             except _Lost as lost:
@@ -272,17 +258,8 @@ class RpcLab:
         sizes = tuple(s.dims for s in task.sizes)
         self._running = None
         if self._open_there != (task.key, sizes):
-            request = {
-                **now.request,
-                "op": p.OPEN,
-                "sizes": sizes,
-                "outputs": task.outputs,
-                "weights": task.weights,
-                "seed": self._seed,
-                "cold": self._options.cold_cache,
-                "gpu": self._target.spec.gpu,
-                "l3_bytes": self._cold_bytes,
-            }
+            request = self._open_request(now.request, task, self._cold_bytes)
+            request |= {"cold": self._options.cold_cache, "gpu": self._target.spec.gpu}
             for key in self._ask(request, _UPLOAD_S)["evicted"]:
                 self._opened[key].forget_session()
             self._open_there = (task.key, sizes)

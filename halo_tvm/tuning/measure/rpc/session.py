@@ -121,9 +121,9 @@ def refuse_other_machines(found: Fingerprint, wanted: Fingerprint, key: str) -> 
     )
 
 
-def device_behind(address: tuple[str, int], key: str, *, gpu: bool = False, wait_s: float = 60.0) -> Device:
+def device_behind(address: tuple[str, int], key: str, *, gpu: bool) -> Device:
     """What a free device with that key says of itself, and of its `gpu` where one is needed."""
-    session = Session(address, key, wait_s=wait_s, memory_bytes=2 << 30, file_bytes=1 << 20, gpu=gpu)
+    session = Session(address, key, wait_s=60.0, memory_bytes=2 << 30, file_bytes=1 << 20, gpu=gpu)
     try:
         return session.begin(60.0)
     finally:
