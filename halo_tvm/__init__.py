@@ -138,7 +138,7 @@ def load(
 ) -> Module:
     """A function of an artifact, verified and ready to run.
 
-    `threads=None` is one for each core this process may run on; `weights` is "map" (shared, read from disk
+    `threads=None` is one for each physical core this process may run on; `weights` is "map" (shared, read from disk
     on demand) or "resident" (one copy in memory); `verify=False` skips the hashes of its files, not their sizes.
     `seed` says which random numbers a model draws that draws any; without one, every load draws others.
     """

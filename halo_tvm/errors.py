@@ -45,6 +45,10 @@ class UnsupportedModel(HaloError):
     exit_code = 2
 
 
+class BeyondDefinition(UnsupportedModel):
+    """A sound config that asks for something its type's definition lacks; torch may export the model."""
+
+
 class ValidationFailed(HaloError):
     """Numbers differ from the reference by more than the tolerance; `report` has every comparison, if made."""
 

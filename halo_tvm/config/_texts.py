@@ -6,7 +6,7 @@ MODEL = (
     "built-in name, model file (ONNX, GGUF, .keras, .h5, .pt2, TFLite, TorchScript, jax.export, StableHLO), "
     "or Hugging Face directory"
 )
-THREADS = "threads to use (default: one for each core this process may run on)"
+THREADS = "threads to use (default: one for each physical core this process may run on, within a container's quota)"
 RANGES = "dimensions of an input, each a number or a range, e.g. input_ids=1..8x1..512 (repeatable)"
 SIGNATURE = "which function of a TFLite file or SavedModel (default: serving_default); also --model MODEL:NAME"
 INPUTS = (

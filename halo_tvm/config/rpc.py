@@ -22,11 +22,13 @@ class RpcConfig(Config):
         metavar="ACTION",
         choices=("tracker", "server"),
     )
-    host: str = option("127.0.0.1", "address to listen at; any but a loopback address needs --trust-network")
+    host: str = option(
+        "127.0.0.1", "address to listen at; any but a loopback address needs --trust-network", metavar="ADDRESS"
+    )
     port: int | None = option(
         None,
         "port to listen at (default: the first free one from 9190 for a tracker, from 9090 for a server)",
-        metavar="N",
+        metavar="PORT",
     )
     tracker: str | None = option(None, "server: the tracker to report to", metavar="HOST:PORT")
     device_key: str = option("halo", "server: the key under which the tracker lists this machine", metavar="KEY")

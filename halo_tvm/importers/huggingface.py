@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import EnvironmentProblem, MissingPackage, UnsupportedModel
+from ..errors import BeyondDefinition, EnvironmentProblem, MissingPackage, UnsupportedModel
 from ..imported import ImportedModel
 from ..model_names import is_hub_name
 from ..models import completed
@@ -71,7 +71,7 @@ def _imported(
     try:
         parsed = family.from_huggingface(completed(config))
         beside = family.beside(config) if family.beside else ()
-    except UnsupportedModel as reason:
+    except BeyondDefinition as reason:
         if adapter is not None or part:
             raise
         return _beside_its_definition(reason, path, config, sizes, trust, bare)
@@ -180,7 +180,7 @@ def _exported(path: Path, kind: object, sizes: Mapping[str, tuple[int, ...]], tr
 
 
 def _beside_its_definition(
-    reason: UnsupportedModel,
+    reason: BeyondDefinition,
     path: Path,
     config: Mapping[str, object],
     sizes: Mapping[str, tuple[int, ...]],

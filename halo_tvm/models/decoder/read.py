@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from ...errors import UnsupportedModel
+from ...errors import BeyondDefinition, UnsupportedModel
 from .config import Layer, Rope
 from .rope import rope_of
 
@@ -63,16 +63,14 @@ class Reader:
         return _ACTIVATIONS[word]
 
     def refuse_unless(self, **values: object) -> None:
-        """`UnsupportedModel` for the first entry of the config that is there with another value than given."""
+        """`BeyondDefinition` for the first entry of the config that is there with another value than given."""
         for name, wanted in values.items():
             found = self.config.get(name)
             if found is not None and found != wanted:
-                self.refuse(f"{name} {wanted!r}", repr(found))
+                self.refuse(f"{name} {wanted!r}", repr(found), BeyondDefinition)
 
-    def refuse(self, expected: str, found: str) -> NoReturn:
-        raise UnsupportedModel(
-            f"expected a {self.kind} config with {expected}, found {found}: export the model to ONNX instead"
-        )
+    def refuse(self, expected: str, found: str, kind: type[UnsupportedModel] = UnsupportedModel) -> NoReturn:
+        raise kind(f"expected a {self.kind} config with {expected}, found {found}: export the model to ONNX instead")
 
     @property
     def layers(self) -> int:
