@@ -14,7 +14,7 @@ from halo_tvm.artifact import read_manifest
 from halo_tvm.cli import main
 from halo_tvm.compiler import compile_model
 from halo_tvm.config import CompileConfig
-from halo_tvm.errors import InputError, UnsupportedModel, UsageError
+from halo_tvm.errors import BeyondDefinition, InputError, UsageError
 from halo_tvm.importers import import_model
 from halo_tvm.in_process import compile_in_process
 from halo_tvm.runtime.validation import validate_artifact
@@ -92,7 +92,7 @@ def test_a_config_that_its_definition_refuses_is_exported(tmp_path: Path) -> Non
     found = compile_in_process(imported)(*given)["logits"]
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
     (tmp_path / "lm" / "model.safetensors").unlink()
-    with pytest.raises(UnsupportedModel, match="a stablelm config with qk_layernorm False, found True"):
+    with pytest.raises(BeyondDefinition, match="a stablelm config with qk_layernorm False, found True"):
         import_model(str(tmp_path / "lm"))
 
 
