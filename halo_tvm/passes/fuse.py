@@ -25,7 +25,8 @@ from ..dimensions import size_of, tensor_bytes
 from ..errors import Declined
 from ..relay_ops.operator import ELEMENTWISE, INJECTIVE, OPAQUE, TAKES_STAGES
 from ..targets import Target
-from ..tir_schedules.blocks import Block, blocks, uses, without_loads
+from ..tir_schedules.blocks import Block, blocks, loads, uses, without_loads
+from ._behind_sums import behind_sums
 from ._bytes_between import keep_bytes
 from ._cast_operands import keep_for_casts
 from ._column_parts import column_parts
@@ -41,6 +42,7 @@ from .graph_pass import Context, Pass, Report, bindings, op_name, replace_main
 from .name_rows import casts, resolve_rows
 
 _SPELLED = "a function in it spells the sizes of what it reads otherwise than the one that makes it"
+_SPREAD = "it sums, and no rule computes what runs over the same places behind the sum with it"
 _ELEMENTWISE = (0, 1)  # TVM's OpPatternKind.kElemWise and kBroadcast
 
 
@@ -71,6 +73,12 @@ class Fuse(Pass):
             if others:
                 mod = _with_pattern(mod, set().union(*others.values()), OPAQUE)
                 refused += [{**c, "reason": _SPELLED} for c in formed if c["function"] in others]
+                continue
+            groups = {} if worthless else {c["function"]: c["functions"] for c in formed}
+            spread = behind_sums(groups, grouped, sizes, context.target)
+            if spread:
+                mod = _with_pattern(mod, set().union(*spread.values()), INJECTIVE)
+                refused += [{**c, "reason": _SPREAD} for c in formed if c["function"] in spread]
                 continue
             unserved = [] if worthless else _unserved(formed, parts, grouped, context.target)
             if not worthless and not unserved:
@@ -146,13 +154,14 @@ def _result_type(func: tirx.PrimFunc, args: Sequence[relax.Expr], ty: relax.Type
 def _with_patterns(mod: tvm.IRModule) -> tvm.IRModule:
     """`mod` whose functions say how they may be fused.
 
-    What looks at its place is no stage of a product, though TVM takes it for one where it reads at that place alone:
-    padding behind the end runs over more than the product does.
+    What runs over other sizes than what it reads is no stage of a product, though TVM takes it for one where it reads
+    at its own place alone: padding behind the end runs over more than the product does, a slice from the beginning
+    over less.
     """
     mod = relax.transform.AnnotateTIROpPattern()(mod)
     for gvar, func in list(mod.functions_items()):
         if isinstance(func, tirx.PrimFunc) and func.attrs and func.attrs.get("op_pattern") in _ELEMENTWISE:
-            if any(_looks_at_its_place(block) for block in blocks(func)):
+            if any(_looks_at_its_place(block) or _reads_a_part(block) for block in blocks(func)):
                 mod.update_func(gvar, func.with_attr("op_pattern", INJECTIVE))
     return mod
 
@@ -206,6 +215,13 @@ def _looks_at_its_place(block: Block) -> bool:
         return False
     bare = without_loads(block.store.value)
     return any(uses(bare, var) for var in block.vars)
+
+
+def _reads_a_part(block: Block) -> bool:
+    """Whether an iterator of `block` that is a place of what it reads ends before the tensor does."""
+    extents = dict(zip(block.vars, block.extents))
+    places = [pair for load in loads(block.node.body) for pair in zip(load.indices, load.source.shape, strict=True)]
+    return any(at in extents and not tvm_ffi.structural_equal(extents[at], size) for at, size in places)
 
 
 @dataclass(frozen=True)

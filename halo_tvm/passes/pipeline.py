@@ -35,6 +35,7 @@ class Step:
 
 LIFT = (
     Step("canonicalise", 1),
+    Step("fewer_windows", 1),
     Step("hoist_parts", 1),
     Step("lift", 1),
 )

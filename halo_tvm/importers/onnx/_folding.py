@@ -165,14 +165,18 @@ def _lazy(node: Node) -> tuple[Value | None, ...] | None:
 
 
 def _computed_when_read(node: Node) -> tuple[Value | None, ...] | None:
-    """Arithmetic on weights, done when its result is read: weights of 8 bits restored, standardised kernels."""
+    """Arithmetic on weights, done when its result is read: weights of 8 bits restored, standardised kernels, positions
+    that are projected."""
     inputs = [i for i in node.inputs if i is not None]
     reads = sum(i.reads for i in inputs)
     if node.op not in _COMPUTED or reads > _MOST_READS or not any(i.dtype.startswith("float") for i in inputs):
         return None
     if any(i.dtype == "int64" and i.size_bytes > _AXES_BYTES for i in inputs) or (types := _types(node)) is None:
         return None
-    if not node.graph.budget.may_work_later(reads * sum(math.prod(i.shape) for i in inputs)):
+    work = sum(math.prod(i.shape) for i in inputs)
+    if node.op in _SUMMED:
+        work += math.prod(types[0][0]) * _SUMMED[node.op](node) // _PRODUCTS_AT_ONCE
+    if not node.graph.budget.may_work_later(reads * work):
         return None
     most = max(_MOST_TIMES * sum(i.size_bytes for i in inputs), _LAZY_BYTES)
     weight = max(inputs, key=lambda value: value.size_bytes)
@@ -246,11 +250,29 @@ def _reshaped(node: Node, weight: Constant) -> _Applied:
     return lambda w: w.reshape(shape), shape, weight.dtype
 
 
+def _summed_by_einsum(node: Node) -> int:
+    """How many products one element of the result is the sum of; many, where that is not looked for."""
+    terms, _, result = str(node.attr("equation", "")).replace(" ", "").partition("->")
+    operands = terms.split(",")
+    if len(operands) > 2 or not result or "." in terms:
+        return 1 << 62
+    sizes = {c: n for term, value in zip(operands, node.inputs) if value for c, n in zip(term, value.shape)}
+    return math.prod(n for c, n in sizes.items() if c not in result)
+
+
 # What NumPy does at once, whatever the size.
 _COMPUTED = frozenset(
     "Add Sub Mul Div Pow Max Min Abs Neg Sqrt Reciprocal Exp Log Tanh Sigmoid Relu Clip ReduceMean ReduceSum "
-    "ReduceSumSquare ReduceL1 ReduceL2 ReduceMax ReduceMin BatchNormalization".split()
+    "ReduceSumSquare ReduceL1 ReduceL2 ReduceMax ReduceMin BatchNormalization LayerNormalization Erf Softmax "
+    "MatMul Gemm Einsum".split()
 )
+# Of products, how many one element is the sum of: positions that are the same in all runs, times a weight.
+_SUMMED: dict[str, Callable[[Node], int]] = {
+    "MatMul": lambda node: node.inputs[0].shape[-1] if node.inputs[0].shape else 1,
+    "Gemm": lambda node: max(node.inputs[0].shape),
+    "Einsum": _summed_by_einsum,
+}
+_PRODUCTS_AT_ONCE = 16  # that take as long as an element does
 _MOST_READS = 64  # of tensors for one: a chain of x + x reads twice as many with each link
 _AXES_BYTES = 1 << 12
 _MOST_TIMES = 2  # a result may be larger than its operands, which a file of few bytes can ask for

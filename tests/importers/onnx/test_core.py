@@ -203,6 +203,23 @@ def test_what_a_file_computes_of_large_weights_is_a_weight(tmp_path: Path) -> No
     assert operators(model) == ["relax.halo.convolution"] and len(model.params.sources) == 1
 
 
+@pytest.mark.parametrize("product", ["MatMul", "Gemm", "Einsum"])
+def test_a_product_of_weights_is_a_weight(product: str, tmp_path: Path) -> None:
+    """Positions that are the same in every run, projected."""
+    equation = {"equation": "ij, jk -> ik"} if product == "Einsum" else {}
+    nodes = [
+        node("LayerNormalization", ["positions", "scale"], ["normal"]),
+        node(product, ["normal", "w"], ["projected"], **equation),
+        node("MatMul", ["x", "projected"], ["y"]),
+    ]
+    weights = {"positions": floats(512, 600), "scale": floats(600), "w": floats(600, 24)}
+    path = save(
+        tmp_path / "m.onnx", nodes, [value("x", FLOAT, (3, 512))], [value("y", FLOAT, (3, 24))], weights, opset=17
+    )
+    model = check(path, {"x": floats(3, 512) * np.float32(1e-4)})
+    assert operators(model) == ["relax.halo.linear"] and len(model.params.sources) == 1
+
+
 def test_what_would_read_a_weight_too_often_is_computed_by_the_run(tmp_path: Path) -> None:
     """x + x, again and again: each doubles what is read for the next."""
     found = operators(import_onnx(standardised(tmp_path, 60)))

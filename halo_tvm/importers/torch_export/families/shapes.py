@@ -104,6 +104,11 @@ def _strided(
     range of sizes says: a run that breaks its assumption reads no memory beside the tensor."""
     if isinstance(start, int) and isinstance(count, tirx.IntImm) and int(count):
         return c.emit(relax.op.strided_slice(x, [axis], [start], [start + (int(count) - 1) * step + 1], [step]))
+    if within is None and step == 1:
+        first, stop = _size(start), c.sizes.simplify(_size(start) + count)
+        part = c.emit(relax.op.strided_slice(x, [axis], [first], [stop], [_size(1)], assume_inbound=True))
+        if c.sizes.simplify(part.ty.shape.values[axis] - count) == 0:
+            return part
 
     def compute(x: te.Tensor, start: tirx.PrimExpr, count: tirx.PrimExpr) -> te.Tensor:
         shape = [count if a == axis else d for a, d in enumerate(x.shape)]

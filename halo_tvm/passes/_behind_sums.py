@@ -1,0 +1,69 @@
+"""What runs over the axes of a sum again, behind it, where no rule computes both as one kernel.
+
+Before                                                    after
+    one function: mean over all places of x * x,              the mean and its root: numbers for each channel
+    its root, and x / root for each place                     x / root for each place
+As one function these are loops one behind the other, of which the last resort would make each: the root once more for
+every place, and what the places have between two loops in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import tvm
+from tvm import relax, tirx
+
+from ..dimensions import size_of
+from ..errors import Declined
+from ..relay_ops.operator import op_name
+from ..targets import Target
+from ..tir_schedules.blocks import blocks
+from ._served_groups import rule_of_group
+from .graph_pass import bindings
+
+
+def behind_sums(
+    groups: Mapping[str, Sequence[str]], grouped: tvm.IRModule, sizes: Mapping[str, int], target: Target
+) -> dict[str, set[str]]:
+    """Group -> its functions that spread what it has summed, where no rule serves the group.
+
+    `groups` has the names of the functions of each; `sizes` are typical.
+    """
+    found: dict[str, set[str]] = {}
+    served: dict[tuple[str, ...], bool] = {}
+    for name, functions in groups.items():
+        parts, spreading = tuple(functions), _spreading(grouped[name], grouped, sizes)
+        if spreading and parts not in served:
+            served[parts] = _is_served(grouped[name], grouped, target)
+        if spreading and not served[parts]:
+            found[name] = spreading
+    return found
+
+
+def _spreading(group: relax.Function, mod: tvm.IRModule, sizes: Mapping[str, int]) -> set[str]:
+    """The functions of `group` whose results are larger than what they read of its sums."""
+    summed: dict[relax.Expr, int] = {}  # of a sum, or made of sums alone, with its elements
+    spreading = set()
+    for binding in bindings(group):
+        call = binding.value
+        if op_name(call) != "relax.call_tir" or not isinstance(call.ty_args[0], relax.TensorType):
+            continue
+        func, elements = mod[call.args[0]], prod(size_of(n, sizes) for n in call.ty_args[0].shape.values)
+        read = [summed[operand] for operand in call.args[1].fields if operand in summed]
+        if isinstance(func, tirx.PrimFunc) and any("R" in block.kinds for block in blocks(func)):
+            summed[binding.var] = elements
+        elif read and elements > max(read):
+            spreading.add(call.args[0].name_hint)
+        elif read:
+            summed[binding.var] = elements
+    return spreading
+
+
+def _is_served(group: relax.Function, mod: tvm.IRModule, target: Target) -> bool:
+    try:
+        rule_of_group(group, mod, target)
+    except Declined:
+        return False
+    return True
