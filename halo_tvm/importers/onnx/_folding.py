@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ._node import Node
 
 _LAZY_BYTES = 1 << 20
+_PLACES_BYTES = 1 << 26  # of what is no weight: places of elements, which exporters write out one by one
+_PLACES = ("int64", "int32", "bool")
 _NEVER = frozenset(
     "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli ImageDecoder".split()
 ) | {"QuantizeLinear", "DequantizeLinear"}  # of weights when they are read; known as integers, too, see `_quantised`
@@ -43,7 +45,10 @@ def fold(node: Node, domain: str) -> tuple[Value | None, ...] | None:
         return None
     if _is_another(node):
         return None
-    if sum(i.size_bytes for i in node.inputs if i is not None) > _LAZY_BYTES:
+    read = sum(i.size_bytes for i in node.inputs if i is not None)
+    if node.op == "ScatterND" and read <= _PLACES_BYTES:
+        return _scattered(node)
+    if read > (_PLACES_BYTES if all(i is None or i.dtype in _PLACES for i in node.inputs) else _LAZY_BYTES):
         return _lazy(node)
     try:
         inputs = [None if i is None else i.array for i in node.inputs]
@@ -59,6 +64,21 @@ def fold(node: Node, domain: str) -> tuple[Value | None, ...] | None:
         return None
     node.graph.budget.count_folded(sum(r.nbytes for r in results))
     return tuple(Constant.of(np.asarray(r), node.outputs[i]) for i, r in enumerate(results))
+
+
+def _scattered(node: Node) -> tuple[Value, ...] | None:
+    """Elements or parts that replace others, at once: the reference writes one after another."""
+    if node.attr("reduction", "none") != "none":
+        return None
+    data, places, updates = (node.constant(index) for index in range(3))
+    node.graph.budget.count_work(data.size + places.size + updates.size)
+    result = data.copy()
+    try:
+        result[tuple(np.moveaxis(places, -1, 0))] = updates
+    except (IndexError, ValueError):
+        return None  # the converter says what is wrong
+    node.graph.budget.count_folded(result.nbytes)
+    return (Constant.of(result, node.outputs[0]),)
 
 
 # Before these opsets they meant something else than what the reference computes.

@@ -9,7 +9,9 @@ from tvm import relax, te, tirx
 
 from ..meaning.broadcast import at_most, same_sizes
 from ..meaning.builder import expr_shape
+from ..meaning.constant import Constant
 from ..meaning.writing import write_elements, write_rows
+from ._boxes import box_of, write_box
 from ._node import Node
 from ._registry import converter
 
@@ -42,6 +44,10 @@ def scatter_nd(node: Node) -> relax.Expr:
         isinstance(count, int) and count <= node.rank(0), f"expected at most {node.rank(0)} indices per row"
     )
     updates = same_sizes(node, node.x(2), [*node.shape(1)[:-1], *node.shape(0)[count:]], "updates")
+    if how == "update" and isinstance(node.value(1), Constant):
+        box = box_of(node.constant(1), node.shape(0))
+        if box is not None:
+            return write_box(node, node.x(0), updates, box, node.rank(1) - 1)
     return write_rows(node, node.x(0), node.x(1), updates, how)
 
 
