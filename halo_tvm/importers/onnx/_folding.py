@@ -71,12 +71,14 @@ def _scattered(node: Node) -> tuple[Value, ...] | None:
     if node.attr("reduction", "none") != "none":
         return None
     data, places, updates = (node.constant(index) for index in range(3))
+    if not places.ndim or updates.shape != (*places.shape[:-1], *data.shape[places.shape[-1] :]):
+        return None  # the converter says what is wrong
     node.graph.budget.count_work(data.size + places.size + updates.size)
     result = data.copy()
     try:
         result[tuple(np.moveaxis(places, -1, 0))] = updates
     except (IndexError, ValueError):
-        return None  # the converter says what is wrong
+        return None  # places outside are the converter's, too
     node.graph.budget.count_folded(result.nbytes)
     return (Constant.of(result, node.outputs[0]),)
 
