@@ -10,8 +10,9 @@ from .errors import UnknownName, UsageError
 # `jax.export` names no suffix; the content tells which of the kinds a file is.
 STABLEHLO = (".jax", ".jaxexport", ".jax_export", ".stablehlo", ".mlir", ".mlirbc")
 HDF5 = (".h5", ".hdf5")
+TORCHSCRIPT = (".pt", ".pth", ".ts", ".jit")
 # Of files that are models.
-SUFFIXES = (".onnx", ".gguf", ".keras", *HDF5, ".pt", ".pt2", ".pth", ".tflite", *STABLEHLO)
+SUFFIXES = (".onnx", ".gguf", ".keras", *HDF5, *TORCHSCRIPT, ".pt2", ".tflite", *STABLEHLO)
 # The names of `models.PRESETS`.
 BUILT_IN = (
     *("gpt2", "gpt2-last", "gpt2-medium", "gpt2-large", "gpt2-xl", "bert-base", "bert-large", "mlp"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import UnsupportedModel, UsageError
 from ..imported import ImportedModel, Spelled
-from ..model_names import HDF5, STABLEHLO, is_hub_name, refuse_unspeakable, unknown
+from ..model_names import HDF5, STABLEHLO, TORCHSCRIPT, is_hub_name, refuse_unspeakable, unknown
 from ._language import NO_TEXTS, with_texts_of
 from .shapes import apply_shapes, load_examples, parse_input, parse_shape
 
@@ -93,8 +93,8 @@ def _import(
     if path.suffix == ".pt2":
         from .torch_export import import_pt2
 
-        return import_pt2(path)
-    if path.suffix in (".pt", ".pth", ".ts", ".jit"):
+        return import_pt2(path, trust=trust)
+    if path.suffix in TORCHSCRIPT:
         from .torchscript import import_torchscript
 
         examples = load_examples(inputs) if inputs else None

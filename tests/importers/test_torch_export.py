@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 from halo_tvm.errors import InputError, UnsupportedModel
 from halo_tvm.importers import import_model
-from halo_tvm.importers.torch_export import import_module, import_program
+from halo_tvm.importers.torch_export import import_module, import_program, import_unrestricted
 from halo_tvm.in_process import compile_in_process
 from halo_tvm.passes.graph_pass import count_calls
 from halo_tvm.passes.lift import apply_lift
@@ -428,18 +428,50 @@ def test_boxes_are_suppressed_as_by_torchvision(suppression) -> None:
     )
 
 
-def test_state_is_refused() -> None:
-    class Counter(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("count", torch.zeros(1))
+class Counter(torch.nn.Module):
+    """How often it was called, a running mean of what it saw, and a view of a buffer that is written."""
 
-        def forward(self, x):
-            self.count.add_(1)
-            return x + self.count
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
+        self.register_buffer("mean", torch.zeros(4), persistent=False)
+        self.register_buffer("table", torch.arange(8.0).reshape(2, 4))
 
-    with pytest.raises(UnsupportedModel, match="changes its buffer 'count'"):
-        import_module(Counter().eval(), (normal(4),))
+    def forward(self, x):
+        self.count.add_(1)
+        self.mean = self.mean * 0.5 + x.mean(0) * 0.5
+        self.table[1:] += x[0]
+        return x + self.mean, self.table.sum(0) * self.count
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_buffers_that_a_module_changes_are_state(tmp_path, saved: bool) -> None:
+    module = Counter().eval()
+    if saved:
+        torch.export.save(torch.export.export(module, (normal(3, 4),)), str(tmp_path / "m.pt2"))
+        model = import_unrestricted(tmp_path / "m.pt2", {})
+    else:
+        model = import_module(module, (normal(3, 4),))
+    assert model.outputs == ("output_0", "output_1", "state_count", "state_mean", "state_table")
+    defaults = {spec.name: spec.default for spec in model.inputs}
+    assert defaults == {"x": None, "state_count": "zeros", "state_mean": "zeros", "state_table": None}
+    program = compile_in_process(model, threads=1, level=2)
+    state = {"state_count": np.zeros(1, np.int64), "state_mean": np.zeros(4, np.float32)}
+    state["state_table"] = np.arange(8, dtype=np.float32).reshape(2, 4)
+    original = Counter()
+    for _ in range(3):
+        x = normal(3, 4)
+        found, own = program(x=x.numpy(), **state), model.engine({"x": x.numpy(), **state})
+        for name, want in zip(model.outputs, original(x)):
+            np.testing.assert_allclose(found[name], want.numpy(), rtol=1e-5, atol=1e-6)
+        for name in model.outputs:
+            np.testing.assert_allclose(own[name], found[name], rtol=1e-5, atol=1e-6)
+        state = {name: np.array(found[name]) for name in state}
+
+
+def test_changed_inputs_are_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="user_input_mutation of 'args_0': return the changed value"):
+        import_module(Function(lambda x: x.add_(1) * 2).eval(), (normal(4),))
 
 
 def test_outputs_of_one_name_are_told_apart_and_numbers_are_reported() -> None:

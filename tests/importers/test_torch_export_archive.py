@@ -12,7 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from halo_tvm.errors import UnsupportedModel
+from halo_tvm.errors import InputError, UnsupportedModel
 from halo_tvm.importers.torch_export import import_unrestricted
 from halo_tvm.importers.torch_export._archive import read_pt2
 from halo_tvm.in_process import compile_in_process
@@ -59,6 +59,62 @@ def test_a_program_is_compiled_for_other_sizes(saved: Path) -> None:
         wanted = Small()(torch.from_numpy(x))["y"].detach().numpy()
         np.testing.assert_allclose(program(x)["y"], wanted, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(model.engine({"x": x})["y"], wanted, rtol=1e-6)
+
+
+class Joined(torch.nn.Module):
+    def forward(self, x, y):
+        return torch.cat([x, y[1:]], 0) * 2
+
+
+class Halved(torch.nn.Module):
+    def forward(self, x):
+        return x.reshape(-1, 2, x.shape[1]).sum(1)
+
+
+class Mapped(torch.nn.Module):
+    def forward(self, x):
+        return torch.vmap(lambda row: row.outer(row).sum(0))(x)
+
+
+def test_vmap_is_what_it_computes(tmp_path: Path) -> None:
+    shapes = ({0: torch.export.Dim.DYNAMIC(min=1, max=9)},)
+    torch.export.save(
+        torch.export.export(Mapped(), (torch.ones(4, 3),), dynamic_shapes=shapes), str(tmp_path / "m.pt2")
+    )
+    program = compile_in_process(import_unrestricted(tmp_path / "m.pt2", {}), threads=1, level=1)
+    x = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
+    (found,) = program(x).values()
+    np.testing.assert_allclose(found, x * x.sum(1, keepdims=True), rtol=1e-5, atol=1e-6)
+
+
+N = torch.export.Dim("n", min=2, max=50)
+
+
+@pytest.mark.parametrize(
+    ("module", "sizes", "dims", "shapes", "ranges"),
+    [
+        (Joined(), (lambda n: n, lambda n: 2 * n + 1), (N, 2 * N + 1), ("batch", "1 + 2 * batch"), (1, 50)),
+        (Halved(), (lambda n: 2 * n,), (2 * N,), ("batch",), (2, 100)),
+    ],
+    ids=("beside its size", "alone"),
+)
+def test_sizes_that_are_multiples_of_others(tmp_path: Path, module, sizes, dims, shapes, ranges) -> None:
+    def inputs(n: int) -> list[torch.Tensor]:
+        return [torch.randn(size(n), 3, generator=torch.Generator().manual_seed(n)) for size in sizes]
+
+    program = torch.export.export(module, tuple(inputs(4)), dynamic_shapes=tuple({0: dim} for dim in dims))
+    torch.export.save(program, str(tmp_path / "m.pt2"))
+    model = import_unrestricted(tmp_path / "m.pt2", {})
+    assert model.ranges == {"batch": ranges}
+    assert [spec.shape[0] for spec in model.inputs] == list(shapes)
+    compiled = compile_in_process(model, threads=1, level=1)
+    for n in (2, 7):
+        given = inputs(n)
+        (found,) = compiled(*(x.numpy() for x in given)).values()
+        np.testing.assert_allclose(found, module(*given).numpy(), rtol=1e-5, atol=1e-6)
+    if module.__class__ is Halved:
+        with pytest.raises(InputError, match="batch % 2 == 0"):
+            compiled(np.ones((5, 3), np.float32))
 
 
 def expression(text: str):

@@ -190,6 +190,27 @@ def test_values_of_python_beside_tensors(tmp_path: Path) -> None:
             np.testing.assert_allclose(found[name], wanted, rtol=1e-6)
 
 
+class Named(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"logits": x + 1, "hidden": x * 2}
+
+
+class Mixed(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, dict[str, list[torch.Tensor]]]:
+        return x + 1, {"states": [x * 2, x * 3]}
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [(Named, ("logits", "hidden")), (Mixed, ("output_0", "output_1.states.0", "output_1.states.1"))],
+)
+def test_keys_of_dictionaries_name_outputs(module: type[torch.nn.Module], names: tuple[str, ...], tmp_path: Path):
+    model, _ = _imported(module(), tmp_path, "x=2x3")
+    assert model.outputs == names
+    found = model.engine({"x": np.ones((2, 3), np.float32)})
+    assert [float(found[name][0, 0]) for name in names] == [2.0, 2.0, 3.0][: len(names)]
+
+
 class Experts(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -30,6 +30,10 @@ class Sizes:
         self._analyzer.update(var, sym.ConstIntBound(low, high))
         self._declared.add(var)
 
+    def declare_every(self, var: tirx.Var, step: int, start: int) -> None:
+        """`var` is `start` and multiples of `step`."""
+        self._analyzer.update(var, sym.ModularSet(step, start % step))
+
     def note(self, dims: Iterable[Dim]) -> None:
         """Sizes of a tensor: not negative, whether or not that can be proven."""
         for dim in dims:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +62,7 @@ def check_model(model: ModelProto, path: Path | None) -> None:
 def _check(model: ModelProto, path: Path | None, own: DataFile | None, token: str) -> None:
     name = path.name if path else "the model"
     inside = contents(model)
+    _use_one_name(model, inside.nodes)
     if sort_nodes(model):
         inside = contents(model)
     checked: dict[str, DataFile] = {}
@@ -82,6 +83,20 @@ def _check(model: ModelProto, path: Path | None, own: DataFile | None, token: st
             onnx.checker.check_model(_without_external_data(model) if has_external else model)
     except _CHECKER_ERRORS as reason:
         raise invalid(name, reason) from reason
+
+
+def _use_one_name(model: ModelProto, nodes: Iterable[NodeProto]) -> None:
+    """The default domain is called "" in all of `model`: its other name, ai.onnx, is valid, but not for the checker."""
+    for item in (*nodes, *model.functions):
+        if item.domain == "ai.onnx":
+            item.domain = ""
+    for holder in (model, *model.functions):
+        named = {imported.domain: imported.version for imported in holder.opset_import}
+        other = named.pop("ai.onnx", None)
+        if other is not None:
+            del holder.opset_import[:]
+            for domain, version in {"": other, **named}.items():
+                holder.opset_import.add(domain=domain, version=version)
 
 
 @contextmanager

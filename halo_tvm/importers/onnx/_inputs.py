@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
-from tvm import relax, tirx
+from tvm import ir, relax, tirx
 
 from ...artifact import UNBOUNDED, range_of
+from ...artifact.computed_sizes import formula_of
+from ...artifact.formula import OPERATIONS
 from ...dimensions import text_of
 from ...errors import UnknownName, UnsupportedModel, UsageError
 from ...imported import InputSpec
 from ..meaning.constant import NARROW, Constant, dtype_name
-from ..meaning.sizes import Dim
+from ..meaning.sizes import Dim, prim
 from ..shapes import check_computed, usual_size
 from ._file import MOST_BYTES, MOST_DIMENSIONS
 from ._graph import GraphConverter, identifier
@@ -25,6 +28,16 @@ from ._values import Tensor
 ASSUMED_RANGE = (1, UNBOUNDED)  # of a symbolic dimension: ONNX declares no bounds
 Bounds = tuple[tuple[int, int], ...]
 _INTEGERS = (TensorProto.INT32, TensorProto.INT64)
+_FLOOR = re.compile(r"floor\(([^()/]+)/([^()/]+)\)")
+_OF_SIZES: dict[str, Callable[[ir.Expr, ir.Expr], ir.Expr]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": tirx.floordiv,
+    "%": tirx.floormod,
+    "min": tirx.min,
+    "max": tirx.max,
+}
 
 
 class Inputs:
@@ -175,21 +188,24 @@ class Inputs:
             self._graph.sizes.declare(symbol, *self.ranges[new])
         return symbol
 
-    def _expression(self, text: str):
-        """A size like `past + sequence` of names met before; None for anything else."""
-        parts = re.findall(r"\w+|[+*()-]", text)
-        if len(parts) < 3 or "".join(parts) != re.sub(r"\s", "", text):
-            return None
-        total = None
-        if any(p in "*()-" for p in parts) or len(parts) % 2 == 0:
-            return None
-        for part in parts[::2]:
-            low, high = self._said.get(part, (0, 1))
-            term = int(part) if part.isdecimal() else low if low == high else self._symbols.get(part)
-            if term is None:
-                return None
-            total = term if total is None else total + term
-        return total
+    def _expression(self, text: str) -> Dim | None:
+        """A size like `past + sequence` or `floor(height/2)` of names met before; None for anything else."""
+        formula = formula_of(_FLOOR.sub(r"((\1)//(\2))", text))
+        return self._computed_size(formula) if isinstance(formula, list) else None
+
+    def _computed_size(self, formula: object) -> Dim | None:
+        if isinstance(formula, int):
+            return formula
+        if isinstance(formula, str):
+            low, high = self._said.get(formula, (0, 1))
+            return low if low == high else self._symbols.get(formula)
+        operation, *operands = formula
+        a, b = map(self._computed_size, operands)
+        if a is None or b is None or operation in ("//", "%") and not (isinstance(b, int) and b > 0):
+            return None  # a run divides by no size, which may be 0
+        if isinstance(a, int) and isinstance(b, int):
+            return OPERATIONS[operation](a, b)
+        return _OF_SIZES[operation](prim(a), prim(b))
 
 
 def index_ranges(graph) -> dict[str, tuple[int, int]]:

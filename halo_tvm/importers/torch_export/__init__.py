@@ -19,9 +19,10 @@ try:
 except ImportError as missing:
     raise MissingPackage("torch", "reading a torch.export program", "pip install torch") from missing
 
+from ._names import distinct, name_of
 from ._program import import_module, import_program
 
-__all__ = ["import_module", "import_program", "import_pt2", "import_unrestricted"]
+__all__ = ["distinct", "import_module", "import_program", "import_pt2", "import_unrestricted", "name_of"]
 
 
 def import_pt2(path: Path | str, *, trust: bool = False) -> ImportedModel:

@@ -56,8 +56,12 @@ class Call(Builder):
         self.block, self.sizes, self.draws = translator.builder, translator.sizes, translator.draws
         self.node = node
         self.name: str = translator.layer
-        self.op: str = node.target._schema.name.split("::")[-1]
         self.nodes: dict[str, object] = {}
+        if isinstance(node.target, torch._ops.HigherOrderOperator):  # has no schema: arguments by their positions
+            self.op: str = node.target.name()
+            self.nodes.update((str(position), argument) for position, argument in enumerate(node.args))
+            return
+        self.op = node.target._schema.name.split("::")[-1]
         schema = node.target._schema.arguments
         for position, argument in enumerate(schema):
             if position < len(node.args):
@@ -118,21 +122,23 @@ class Call(Builder):
             return constant(value, dtype or _natural(value))
         if is_tensor(value):
             return self.cast(value, dtype) if dtype else value
-        # a size, or a fraction of sizes: the only numbers that only the run knows
+        # a size, a fraction of sizes, or how sizes compare: the only numbers that only the run knows
         if is_fraction(value):
-            return self.cast(self._fraction(value), dtype or "float32")
+            return self.cast(self._of_sizes(value), dtype or "float32")
+        if "bool" in str(value.ty):
+            return self.cast(self._of_sizes(value), dtype)
         one = self.emit(relax.op.arange(value, value + 1, 1, "int64"))
         return self.cast(self.emit(relax.op.reshape(one, relax.ShapeExpr([]))), dtype)
 
-    def _fraction(self, value: ir.Expr) -> relax.Expr:
-        """float64 []."""
+    def _of_sizes(self, value: ir.Expr) -> relax.Expr:
+        """float64 [] or bool []."""
         sizes = list(tirx.analysis.undefined_vars(value))
 
         def compute(*given: ir.Expr) -> te.Tensor:
             number = substitute(value, dict(zip(sizes, given)), {})
-            return te.compute((), lambda: number, name="fraction")
+            return te.compute((), lambda: number, name="of_sizes")
 
-        return self.te(compute, *sizes, name="fraction")
+        return self.te(compute, *sizes, name="of_sizes")
 
     def cast(self, x: relax.Expr, dtype: str | None) -> relax.Expr:
         if dtype is None or str(x.ty.dtype) == dtype:

@@ -223,7 +223,7 @@ def _formula(expr: ir.Expr | int, depth: int = 0) -> object:
 
 def _text(difference: sympy.Expr, must: str, dims: Dimensions) -> str:
     """`sequence_1 <= sequence`: what is added on one side, what is taken off on the other."""
-    named = difference.subs({s: sympy.Symbol(v.name) for s, v in dims.variables.items()})
+    named = dims.in_names(difference)
     terms = sympy.Add.make_args(named)
     taken = [-t for t in terms if t.could_extract_minus_sign()]
     added = [t for t in terms if not t.could_extract_minus_sign()]

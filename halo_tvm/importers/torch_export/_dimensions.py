@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
+import sympy
 import torch
 from tvm import ir, tirx
 
+from ...artifact import Condition
 from ...errors import UnsupportedModel
 from ..meaning.sizes import Sizes
 from ._size_functions import FUNCTIONS
+from ._solved import Solved, as_whole, solved_for
 
 _ASSUMED = 1024  # the largest size of a dimension for which the program declares none, or twice its example's
 _UNBOUNDED = 1 << 31
@@ -26,16 +30,41 @@ class Dimensions:
         self.ranges: dict[str, tuple[int, int]] = {}
         self.assumed: list[str] = []
         self.sizes = Sizes()
+        self.conditions: list[Condition] = []
         self._spelled: dict[object, ir.Expr] = {}
+        self._solved: dict[object, Solved] = {}
         examples = _examples(inputs)
-        for symbol, name in _names(inputs).items():
-            self.variables[symbol] = tirx.Var(name, "int64")
-            low, high = self.ranges[name] = self._range(name, constraints.get(symbol), examples.get(symbol, 1))
-            self.sizes.declare(self.variables[symbol], low, _UNBOUNDED if name in self.assumed else high)
+        for expr, name in _names(inputs).items():
+            solved = None if expr.is_Symbol else solved_for(expr, name)
+            symbol = expr if solved is None else solved.symbol
+            variable = self.variables[symbol if solved is None else solved.name] = tirx.Var(name, "int64")
+            low, high = self._range(name, constraints.get(symbol), examples.get(symbol, 1))
+            if solved is not None:
+                low, high = solved.at(low), solved.at(high)
+                self._spelled[expr], self._solved[symbol] = variable, solved
+                self.sizes.declare_every(variable, solved.factor, solved.offset)
+                self.conditions += solved.conditions
+            self.ranges[name] = low, high
+            self.sizes.declare(variable, low, _UNBOUNDED if name in self.assumed else high)
         for name, tensor in inputs.items():
             for size in tensor.shape:
                 if not isinstance(size, int) and not size.node.expr.is_Symbol:
                     self._require_defined(name, size.node.expr)
+
+    def knows(self, symbol: object) -> bool:
+        """Whether `symbol` is a dimension, or follows from one."""
+        return symbol in self.variables or symbol in self._solved
+
+    def in_names(self, expr: object) -> object:
+        """`expr` over the names of dimensions, as texts have it."""
+        names = {s: sympy.Symbol(v.name, integer=True, positive=True) for s, v in self.variables.items()}
+        return expr.subs({symbol: solved.value for symbol, solved in self._solved.items()}).subs(names)
+
+    def served(self, name: str, size: int) -> int:
+        """The size nearest to `size`, not above it where there is one, that dimension `name` can have."""
+        solved = next((s for s in self._solved.values() if str(s.name) == name), None)
+        low, high = self.ranges[name]
+        return size if solved is None else min(max(solved.below(size), low), high)
 
     def expr(self, size: object) -> ir.Expr | int | float | bool:
         """A size or number of the program: a Python number, or an expression over the variables."""
@@ -43,8 +72,11 @@ class Dimensions:
             return size
         return self.of_sympy(size.node.expr)
 
-    def define(self, size: object, hint: str) -> ir.Expr:
-        """`size`, which values decide, as a dimension; a symbol that is met for the first time is called by `hint`."""
+    def define(self, size: object, hint: str, *, is_size: bool = True) -> ir.Expr:
+        """`size`, which values decide, as a dimension; a symbol that is met for the first time is called by `hint`.
+
+        `is_size`: it is not below 0.
+        """
         if isinstance(size, int):
             return tirx.IntImm("int64", size)
         symbol = size.node.expr
@@ -52,8 +84,18 @@ class Dimensions:
             taken = {var.name for var in self.variables.values()}
             names = itertools.chain([hint], (f"{hint}_{number}" for number in itertools.count(1)))
             self.variables[symbol] = tirx.Var(next(name for name in names if name not in taken), "int64")
-            self.sizes.note([self.variables[symbol]])
+            if is_size:
+                self.sizes.note([self.variables[symbol]])
         return self.of_sympy(symbol)
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """What is named and spelled inside is forgotten behind: a graph inside another has variables of its own."""
+        variables, spelled = dict(self.variables), dict(self._spelled)
+        try:
+            yield
+        finally:
+            self.variables, self._spelled = variables, spelled
 
     def learn(self, sizes: Sequence[object], found: Sequence[ir.Expr]) -> None:
         """Spell sizes from now on as Relax spelled them first: fusion compares shapes by their spelling."""
@@ -73,6 +115,13 @@ class Dimensions:
             return float(expr)
         if expr in (True, False):
             return bool(expr)
+        if not self._solved.keys().isdisjoint(expr.free_symbols):
+            whole = as_whole(expr, self._solved.values())
+            if whole is not None:
+                return self.of_sympy(whole)
+        if expr in self._solved:
+            solved = self._solved[expr]
+            return tirx.floordiv(self.variables[solved.name] - solved.offset, solved.factor)
         if expr.is_Symbol:
             if expr not in self.variables:
                 raise UnsupportedModel(
@@ -99,7 +148,7 @@ class Dimensions:
         return low, high
 
     def _require_defined(self, name: str, expr: object) -> None:
-        missing = [s for s in expr.free_symbols if s not in self.variables]
+        missing = [s for s in expr.free_symbols if not self.knows(s)]
         if missing:
             raise UnsupportedModel(
                 f"expected dimensions of inputs that are sizes of their own, found {expr} in input {name}: "
@@ -114,12 +163,23 @@ def _examples(inputs: Mapping[str, torch.Tensor]) -> dict[object, int]:
 
 
 def _names(inputs: Mapping[str, torch.Tensor]) -> dict[object, str]:
-    """A name for each symbol that is a dimension of an input: batch, sequence, or input and axis."""
+    """A name for each symbol that is a dimension of an input, or follows from one that is a multiple of it and so
+    many more: batch, sequence, or input and axis."""
+    sizes = [
+        (size.node.expr, (name, axis, tensor.dim()))
+        for name, tensor in inputs.items()
+        for axis, size in enumerate(tensor.shape)
+        if not isinstance(size, int)
+    ]
+    defined = {expr: expr for expr, _ in sizes if expr.is_Symbol}
+    for expr, _ in sizes:
+        solved = solved_for(expr, "")
+        if solved is not None:
+            defined.setdefault(solved.symbol, expr)
     places: dict[object, list[tuple[str, int, int]]] = {}
-    for name, tensor in inputs.items():
-        for axis, size in enumerate(tensor.shape):
-            if not isinstance(size, int) and size.node.expr.is_Symbol:
-                places.setdefault(size.node.expr, []).append((name, axis, tensor.dim()))
+    for expr, place in sizes:
+        if expr in defined.values():
+            places.setdefault(expr, []).append(place)
     names: dict[object, str] = {}
     for symbol, found in places.items():
         input_name, axis, _ = found[0]

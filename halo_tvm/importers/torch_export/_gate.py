@@ -15,9 +15,13 @@ from ...errors import UnsupportedModel
 
 _TARGET = re.compile(
     r"torch\.ops\.(aten|prims|transformers|_c10d_functional)\.\w+(\.\w+)?|torch\.ops\.higher_order\.(\w+)|"
-    r"(_operator|operator|math)\.(\w+)|torch\.(sym_\w+|_sym_sqrt)"
+    r"(_operator|operator|math)\.(\w+)|torch\.(sym_\w+|_sym_sqrt)|"
+    # of torch.vmap, which decompositions leave nothing of
+    r"torch\._functorch\.predispatch\.(?:(?:_add|_remove)_batch_dim|_vmap_(?:in|de)crement_nesting|lazy_load_decompositions)"
 )
-_HIGHER_ORDER = frozenset({"wrap_with_set_grad_enabled", "wrap_with_autocast", "cond"})
+_HIGHER_ORDER = frozenset(
+    {"wrap_with_set_grad_enabled", "wrap_with_autocast", "cond", "while_loop", "scan", "map_impl", "invoke_subgraph"}
+)
 _FUNCTIONS = frozenset(
     {
         "add",
@@ -152,6 +156,9 @@ def checked_program(program: object) -> tuple[dict[str, object], list[str]]:
         raise _bad(f"dialects of {', '.join(sorted(_DIALECTS))}", f"{dialects!r:.80}")
     program["graph_module"]["metadata"] = {}
     _check(program, 0)
+    ranges = program.get("range_constraints")
+    if isinstance(ranges, dict):  # torch reads those of computed sizes, and then takes these for symbols
+        program["range_constraints"] = {name: limits for name, limits in ranges.items() if _SYMBOL.fullmatch(name)}
     return program, [text for text in guards if isinstance(text, str)] if isinstance(guards, list) else []
 
 
@@ -186,8 +193,12 @@ def _check(value: object, depth: int) -> None:
 
 def _check_target(target: object) -> None:
     match = _TARGET.fullmatch(target) if isinstance(target, str) else None
-    allowed = match is not None and (match[3] is None or match[3] in _HIGHER_ORDER)
-    allowed = allowed and (match[5] is None or match[5] in _FUNCTIONS)
+    if match is not None and match[3] is not None and match[3] not in _HIGHER_ORDER:
+        raise UnsupportedModel(
+            "expected operators of torch, of those that hold graphs cond, while_loop, scan and map, in the exported "
+            f"program, found {match[3][:60]}: export the model without it"
+        )
+    allowed = match is not None and (match[5] is None or match[5] in _FUNCTIONS)
     if not allowed or any(word.startswith("__") and word not in _DUNDERS for word in target.split(".")):
         raise _bad("operators of torch", f"{target!r:.100}")
 

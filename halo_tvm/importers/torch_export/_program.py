@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 import tvm
 from torch import fx
-from torch.export.graph_signature import InputKind, OutputKind, OutputSpec
+from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree
 from tvm import relax
 
@@ -27,8 +26,10 @@ from ._complex import COMPONENTS, Pair, parts_of
 from ._conditions import conditions_of, texts_of
 from ._decompose import decomposed
 from ._dimensions import Dimensions
+from ._names import distinct, name_of
 from ._recurrent import whole_layers
 from ._registry import target_name
+from ._state import Buffer, arrays_of, buffers_changed, set_buffers
 from ._translate import Translator
 
 _CONSTANT_BYTES = 4096  # smaller tensors that no state_dict calls a parameter are constants: they fold
@@ -77,7 +78,8 @@ def import_module(
                 module, tuple(example_inputs), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=False
             )
     except Exception as reason:  # torch.export raises whatever the module's own code or torch's tracer does
-        line = next((text for text in str(reason).strip().splitlines() if text.strip()), type(reason).__name__)
+        lines = [text.strip() for text in str(reason).splitlines() if text.strip()] or [type(reason).__name__]
+        line = next((text for text in lines if text.startswith("Explanation: ")), lines[0])  # Dynamo's says more
         raise UnsupportedModel(
             f"expected a module that torch.export can export, found {type(reason).__name__} ({line[:200]}): "
             "see torch.export's advice, or export the module to ONNX"
@@ -100,13 +102,15 @@ def import_program(
     """
     original = program
     program = decomposed(program)
-    signature = program.graph_signature
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     inputs, dropped = _inputs(program, nodes)
+    state = buffers_changed(program, inputs)
+    inputs |= {name: nodes[buffer.placeholder] for name, buffer in state.items()}
     dims = Dimensions({n: node.meta["val"] for n, node in inputs.items()}, program.range_constraints)
     texts = dict.fromkeys([*guards, *texts_of(original), *texts_of(program)])
-    conditions = conditions_of(texts, program, inputs, dims)
-    weights, constants, params, tensors = _weights(program, nodes)
+    conditions = (*dims.conditions, *conditions_of(texts, program, inputs, dims))
+    held = {name: node for name, node in nodes.items() if name not in {b.placeholder for b in state.values()}}
+    weights, constants, params, tensors = _weights(program, held)
     translator = Translator(dims, weights, constants, params, tensors)
     variables = {}
     for input_name, node in inputs.items():
@@ -119,7 +123,7 @@ def import_program(
     with builder.function("main"):
         with builder.dataflow():
             translator.walk(program.graph)
-            outputs, complex_outputs, left_out = _outputs(program, translator)
+            outputs, complex_outputs, left_out = _outputs(program, translator, state)
             results = [*outputs.values(), *translator.draws.outputs(builder.emit)]
             results = [builder.emit_output(value) for value in results]
         builder.emit_func_output(
@@ -135,7 +139,7 @@ def import_program(
             tuple(map(text_of, var.ty.shape.values[: inputs[input_name].meta["val"].dim()])),
             _spec_dtype(inputs[input_name].meta["val"], var),
             values.get(input_name),
-            "ones" if _is_padding_mask(input_name, var) else None,
+            state[input_name].default if input_name in state else "ones" if _is_padding_mask(input_name, var) else None,
         )
         for input_name, var in variables.items()
     )
@@ -149,7 +153,7 @@ def import_program(
         typical=sizes_that_hold(
             conditions,
             dims.ranges,
-            {n: usual_size(_first_axis(n, specs), low, high) for n, (low, high) in dims.ranges.items()},
+            {n: dims.served(n, usual_size(_first_axis(n, specs), *limits)) for n, limits in dims.ranges.items()},
         ),
         source=dict(source or {"kind": "torch", "name": name}),
         report={
@@ -159,9 +163,9 @@ def import_program(
             "assumed_ranges": {n: list(dims.ranges[n]) for n in dims.assumed},
             "fixed_inputs": dropped,
             "left_out_outputs": left_out,
-            "mutated_buffers": [s.target for s in signature.output_specs if s.kind == OutputKind.BUFFER_MUTATION],
+            "mutated_buffers": [buffer.target for buffer in state.values()],
         },
-        engine=_engine(original, list(inputs), list(outputs)),
+        engine=_engine(original, list(outputs), state),
         complex_outputs=complex_outputs,
         conditions=conditions,
     )
@@ -240,7 +244,7 @@ def _weights(
     used = {node.name for node in nodes.values() if node.users}
     outputs = {spec.arg.name for spec in program.graph_signature.output_specs if hasattr(spec.arg, "name")}
     for spec in program.graph_signature.input_specs:
-        if spec.kind is InputKind.USER_INPUT or spec.arg.name not in used | outputs:
+        if spec.kind is InputKind.USER_INPUT or spec.arg.name not in (used | outputs) & nodes.keys():
             continue
         if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             raise UnsupportedModel(
@@ -274,17 +278,21 @@ def _weights(
 
 
 def _outputs(
-    program: torch.export.ExportedProgram, translator: Translator
+    program: torch.export.ExportedProgram, translator: Translator, state: Mapping[str, Buffer]
 ) -> tuple[dict[str, relax.Expr], tuple[str, ...], dict[str, str]]:
     """Tensors by name: keys of dicts, positions in tuples. Beside them the names of those that are pairs of a complex
     number's parts, and what is left out, as for inputs: None, and numbers, which are no tensors.
     """
     result = next(node for node in program.graph.nodes if node.op == "output").args[0]
     specs = program.graph_signature.output_specs
-    _refuse_changes(specs)
     users = [value for value, spec in zip(result, specs) if spec.kind is OutputKind.USER_OUTPUT]
     tree = _pytree.tree_unflatten(list(range(len(users))), program.call_spec.out_spec)
-    named = _distinct({index: _name(path) or "output" for path, index in _pytree.tree_flatten_with_path(tree)[0]})
+    named = distinct(
+        {
+            index: name_of([_key(part) for part in path]) or "output"
+            for path, index in _pytree.tree_flatten_with_path(tree)[0]
+        }
+    )
     outputs: dict[str, relax.Expr] = {}
     pairs: list[str] = []
     left_out: dict[str, str] = {}
@@ -299,42 +307,21 @@ def _outputs(
             left_out[name] = str(node.meta.get("val")) if isinstance(node, fx.Node) else repr(node)
     if not outputs:
         raise UnsupportedModel("expected a program that returns tensors, found none in its outputs: return one")
+    changed = {s.target: v for s, v in zip(specs, result) if s.kind is OutputKind.BUFFER_MUTATION}
+    for name, buffer in state.items():
+        value = translator.env[changed[buffer.target]]
+        if not is_tensor(value) or name in outputs:
+            raise UnsupportedModel(
+                f"expected a buffer of real numbers whose name {name!r} no output has, found that the module changes "
+                f"{buffer.target!r}: take the buffer as an input and return its new value"
+            )
+        outputs[name] = value
     return outputs, tuple(pairs), left_out
 
 
-def _refuse_changes(specs: Sequence[OutputSpec]) -> None:
-    """`UnsupportedModel` for a program that changes its inputs or its buffers."""
-    kept = (OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION, OutputKind.TOKEN)
-    for spec in specs:
-        if spec.kind not in kept:
-            raise UnsupportedModel(
-                f"expected a program for inference that leaves its inputs alone, found {spec.kind.name.lower()} of "
-                f"{spec.target!r}: return the changed value instead"
-            )
-    for spec in specs:
-        if spec.kind is OutputKind.BUFFER_MUTATION:
-            raise UnsupportedModel(
-                f"expected a module without state, found that it changes its buffer {spec.target!r}: "
-                "take the buffer as an input and return its new value"
-            )
-
-
-def _name(path: Sequence[object]) -> str:
-    """`past_key_values.0.1` for a value inside dicts and tuples; `output_0` for one in a tuple."""
-    keys = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
-    text = ".".join(keys)
-    return f"output_{text}" if text[:1].isdigit() else text
-
-
-def _distinct(names: Mapping[int, str]) -> dict[int, str]:
-    """`names`, numbered where the keys 1 and "1" gave two values one name."""
-    found: dict[int, str] = {}
-    for index, name in names.items():
-        number = itertools.count(1)
-        while name in found.values() or (name != names[index] and name in names.values()):
-            name = f"{names[index]}_{next(number)}"
-        found[index] = name
-    return found
+def _key(part: object) -> str:
+    """Of one step of a path of pytree."""
+    return str(getattr(part, "key", getattr(part, "idx", getattr(part, "name", part))))
 
 
 def _index_ranges(program: torch.export.ExportedProgram, inputs: Mapping[str, fx.Node]) -> dict[str, tuple[int, int]]:
@@ -356,7 +343,7 @@ def _index_ranges(program: torch.export.ExportedProgram, inputs: Mapping[str, fx
 
 
 def _engine(
-    program: torch.export.ExportedProgram, inputs: Sequence[str], outputs: Sequence[str]
+    program: torch.export.ExportedProgram, outputs: Sequence[str], state: Mapping[str, Buffer]
 ) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
     """torch itself, for the reference."""
     module = None
@@ -371,8 +358,9 @@ def _engine(
                 flat.append(from_array(values[name]) if name in values else getattr(spec.arg, "value", None))
         args, kwargs = _pytree.tree_unflatten(flat, program.call_spec.in_spec)
         try:
-            with torch.no_grad():
+            with torch.no_grad(), set_buffers(module, state, values) as held:
                 result = module(*args, **kwargs)
+                after = arrays_of(held)
         except (RuntimeError, ValueError, IndexError) as reason:  # what torch raises for inputs that are none
             line = (str(reason).strip().splitlines() or [type(reason).__name__])[0][:200]
             raise UnsupportedModel(
@@ -380,8 +368,7 @@ def _engine(
                 "give inputs that it accepts with --inputs"
             ) from reason
         tensors = [t for t in _pytree.tree_flatten(result)[0] if isinstance(t, torch.Tensor)]
-        return {
-            name: to_array(tensor.resolve_conj().resolve_neg()) for name, tensor in zip(outputs, tensors, strict=True)
-        }
+        found = [to_array(tensor.detach().resolve_conj().resolve_neg()) for tensor in tensors]
+        return {**dict(zip([name for name in outputs if name not in state], found, strict=True)), **after}
 
     return run

@@ -19,6 +19,10 @@ _ONE_STATE = ("gru", "rnn_tanh", "rnn_relu")
 class whole_layers(TorchFunctionMode):
     """Recurrent layers called inside become operators of one node each."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._own = _operators()  # ahead: Dynamo, which traces the graphs of control flow through here, registers none
+
     def __torch_function__(
         self,
         function: Callable[..., object],
@@ -26,7 +30,7 @@ class whole_layers(TorchFunctionMode):
         args: Sequence[object] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        own = _operators().get(function)
+        own = self._own.get(function)
         # torch's own does packed sequences, which pass their batch sizes in between, and projections of the state.
         if own is not None and isinstance(args[3], bool) and _is_plain(args[1]):
             x, hx, params, *rest = args

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 CONVERTERS: dict[str, Callable[[Call], object]] = {}
 COMPLEX: dict[str, Callable[[Call], object]] = {}  # of operators that take or give complex numbers
 
+HIGHER_ORDER = "higher_order."  # in front of the names of operators that hold graphs
+
 # Statements about values that the exporter has already relied on: they compute nothing.
 IGNORED = frozenset(
     {
@@ -32,13 +34,16 @@ def converter(
 ) -> Callable[[Callable[[Call], object]], Callable[[Call], object]]:
     """Register a function for operators, named with overload and without `aten.`: `@converter("add.Tensor")`.
 
+    Operators that hold graphs are named as `@converter("higher_order.cond")`.
+
     `of_complex`: for calls of them that take or give complex numbers, see `_complex`.
     """
     table = COMPLEX if of_complex else CONVERTERS
 
     def register(function: Callable[[Call], object]) -> Callable[[Call], object]:
         for operator in operators:
-            name = operator if operator.count(".") > 1 else f"aten.{operator}"
+            whole = operator.count(".") > 1 or operator.startswith(HIGHER_ORDER)
+            name = operator if whole else f"aten.{operator}"
             assert name not in table, f"two converters for {name}"
             table[name] = function
         return function
@@ -47,7 +52,9 @@ def converter(
 
 
 def target_name(target: object) -> str:
-    """`aten.add.Tensor`, or the plain name of a Python function."""
+    """`aten.add.Tensor`, `higher_order.cond`, or the plain name of a Python function."""
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return f"{HIGHER_ORDER}{target.name()}"
     if isinstance(target, torch._ops.OpOverload):
         return f"{target.namespace}.{target._schema.name.split('::')[-1]}.{target._overloadname}"
     return getattr(target, "__name__", str(target))

@@ -6,6 +6,7 @@ Floats are float64, as Python's are. Where they are whole numbers, or quotients 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -172,6 +173,19 @@ def _nearest(a: ir.Expr, b: int) -> ir.Expr:
     return up - half.astype("int64")
 
 
+def _relation(compare: Callable[[ir.Expr, ir.Expr], ir.Expr]) -> Callable[[Number, Number], ir.Expr]:
+    def build(a: Number, b: Number) -> ir.Expr:
+        whole = [_whole(value) for value in (a, b)]
+        left, right = map(_double, (a, b)) if None in whole else map(_integer, whole)
+        return compare(left, right)
+
+    return build
+
+
+def _truth(value: Number) -> ir.Expr:
+    return tirx.const(value, "bool") if isinstance(value, bool) else value
+
+
 _product = _fold(lambda a, b: a * b)
 
 FUNCTIONS: dict[str, Callable[..., Number]] = {
@@ -193,5 +207,14 @@ FUNCTIONS: dict[str, Callable[..., Number]] = {
     "CeilToInt": _rounded(lambda a, b: tirx.floordiv(a + (b - 1), b)),
     "RoundToInt": _rounded(_nearest),
     "ToFloat": _float,
+    "Equality": _relation(lambda a, b: a.equal(b)),
+    "Unequality": _relation(lambda a, b: tirx.Not(a.equal(b))),
+    "LessThan": _relation(operator.le),
+    "StrictLessThan": _relation(operator.lt),
+    "GreaterThan": _relation(operator.ge),
+    "StrictGreaterThan": _relation(operator.gt),
+    "And": lambda *values: tirx.all(*map(_truth, values)),
+    "Or": lambda *values: tirx.any(*map(_truth, values)),
+    "Not": lambda value: tirx.Not(_truth(value)),
     "Identity": lambda a: a,
 }

@@ -90,13 +90,7 @@ class Translator:
 
     def walk(self, graph: fx.Graph) -> None:
         """Convert every node of `graph` whose inputs are in `env`; `UnsupportedModel` lists all it cannot."""
-        needed = _needed(graph)
-        for node in graph.nodes:
-            if node.op == "call_function":
-                if node in needed:
-                    self._convert(node)
-            elif node.op not in ("placeholder", "output", "get_attr"):
-                self._refused[f"{node.op} {node.target}"].append(node.name)
+        self._walk(graph)
         if self._refused:
             listed = "; ".join(
                 f"{what} ({len(nodes)}: {', '.join(nodes[:3])})" for what, nodes in sorted(self._refused.items())
@@ -104,6 +98,33 @@ class Translator:
             raise UnsupportedModel(
                 f"expected operators that can be converted, found {listed}: export the model without them"
             )
+
+    def _walk(self, graph: fx.Graph) -> None:
+        needed = _needed(graph)
+        for node in graph.nodes:
+            if node.op == "call_function":
+                if node in needed:
+                    self._convert(node)
+            elif node.op == "get_attr":
+                held = operator.attrgetter(str(node.target))(graph.owning_module)
+                if isinstance(held, torch.Tensor):
+                    self.env[node] = self._held(held)
+            elif node.op not in ("placeholder", "output"):
+                self._refused[f"{node.op} {node.target}"].append(node.name)
+
+    def enter(self, graph: fx.Graph, arguments: Sequence[object]) -> list[object]:
+        """The results of a graph inside for `arguments`; names that it gives to sizes are its own.
+
+        What it cannot convert is in the list that `walk` ends with.
+        """
+        layer = self.layer
+        with self.dims.scope():
+            self.env.update(zip([node for node in graph.nodes if node.op == "placeholder"], arguments, strict=True))
+            self._walk(graph)
+            output = next(node for node in graph.nodes if node.op == "output").args[0]
+            results = fx.node.map_arg(output, lambda node: self.env[node])
+        self.layer = layer
+        return list(results) if isinstance(results, tuple | list) else [results]
 
     def _convert(self, node: fx.Node) -> None:
         target = target_name(node.target)
@@ -113,7 +134,7 @@ class Translator:
             made = self.of_weights.value_of(node) if self.of_weights.visit(node) else None
             if isinstance(meta, _SCALARS):
                 if target == "aten._local_scalar_dense.default":
-                    self._find(node, meta)
+                    self.find(self.env[node.args[0]], meta)
                 self.env[node] = self.dims.expr(meta)
             elif made is not None:
                 self.env[node] = self.weight_of(made)
@@ -136,19 +157,19 @@ class Translator:
         except UnsupportedModel as reason:
             raise UnsupportedModel(f"{reason} (at {node.name}, {target})") from reason
 
-    def _find(self, node: fx.Node, number: object) -> None:
-        """Make a dimension of an integer that a tensor holds, `x.item()`; a run where it is below 0 is refused."""
-        if (
-            not isinstance(number, torch.SymInt)
-            or not number.node.expr.is_Symbol
-            or number.node.expr in self.dims.variables
-        ):
+    def find(self, held: relax.Expr, number: object, *, is_size: bool = True) -> None:
+        """Make a dimension of an integer that a tensor of one element holds, as `x.item()`.
+
+        A run where a size is below 0 is refused.
+        """
+        if not isinstance(number, torch.SymInt) or not number.node.expr.is_Symbol or self.dims.knows(number.node.expr):
             return
-        held = self.emit(relax.op.reshape(self.env[node.args[0]], [1]))
+        held = self.emit(relax.op.reshape(held, [1]))
         held = held if str(held.ty.dtype) == "int64" else self.emit(relax.op.astype(held, "int64"))
-        checked = not_negative(self.builder, held, f"a number below 0 for {self.layer[:80]}")
-        size = self.dims.define(number, "item")
-        self.builder.match_cast(self.emit(relax.op.tensor_to_shape(checked)), relax.ShapeType([size]))
+        if is_size:
+            held = not_negative(self.builder, held, f"a number below 0 for {self.layer[:80]}")
+        size = self.dims.define(number, "item", is_size=is_size)
+        self.builder.match_cast(self.emit(relax.op.tensor_to_shape(held)), relax.ShapeType([size]))
 
     def _is_fixed(self, node: fx.Node) -> bool:
         """Whether a node's value follows from the program alone, and is small: positions, masks, buckets."""
@@ -199,6 +220,8 @@ class Translator:
             return tuple(self._checked(r, m) for r, m in zip(result, meta, strict=False))
         if isinstance(result, Pair):
             return result.mapped(self._checked, meta)
+        if not isinstance(meta, torch.Tensor):  # a number among several results
+            return result
         expected = dtype_name(meta.dtype)
         assert str(result.ty.dtype) == expected, f"converted to {result.ty}, torch says {expected}"
         known = isinstance(result.ty.shape, relax.ShapeExpr)

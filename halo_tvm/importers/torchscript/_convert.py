@@ -256,7 +256,10 @@ def _import(
     state = list(program.state_inputs)
     drawing = [name for name in model.outputs if name == RANDOM_STATE]
     kept = len(model.outputs) - len(state) - len(drawing)
-    outputs = ("output",) if kept == 1 else tuple(f"output_{i}" for i in range(kept))
+    given = {e.identifier: e.value for e in examples if isinstance(e.value, torch.Tensor)}
+    given |= {name: program.state.tensors[path] for name, path in program.state_inputs.items()}
+    outputs = program.output_names(given)
+    assert len(outputs) == kept, f"{len(outputs)} names for {kept} outputs"
     outputs = (*outputs, *state, *drawing)
     drawn = tuple(new for old, new in zip(model.outputs, outputs, strict=True) if old in model.drawn)
     func = model.mod["main"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from ...errors import UnsupportedModel
+from ..torch_export import distinct, name_of
 from ._values import Number, check_whole
 from ._walk import Walker
 
@@ -49,6 +50,19 @@ class Program(torch.nn.Module):
 
     def run(self, tensors: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Outputs and state for inputs and state by name."""
+        result, state = self._run(tensors)
+        return (*flat(result), *state)
+
+    def output_names(self, tensors: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
+        """Names of the outputs of `run`, without state: keys of dictionaries, else `output`, or with its number."""
+        with torch.no_grad():
+            result, _ = self._run(tensors)
+        paths = list(_paths(result))
+        plain = ["output" if len(paths) == 1 else f"output_{i}" for i in range(len(paths))]
+        names = [name_of(path) if keyed else plain[i] for i, (path, keyed) in enumerate(paths)]
+        return tuple(distinct(dict(enumerate(names))).values())
+
+    def _run(self, tensors: Mapping[str, torch.Tensor]) -> tuple[object, list[torch.Tensor]]:
         arguments = tuple(tensors.get(name, self.constants.get(name)) for name in self.arguments)
         kept = {path: tensors[name] for name, path in self.state_inputs.items()}
         plain = self.state.plain
@@ -57,7 +71,7 @@ class Program(torch.nn.Module):
             _, before = self.walker.run(arguments, {})
             plain = {path: before.get(path, value) for path, value in plain.items()}
         result, after = self.walker.run(arguments, {**plain, **kept})
-        return (*flat(result), *(after[path] for path in kept))
+        return result, [after[path] for path in kept]
 
 
 def state_name(path: str) -> str:
@@ -83,6 +97,18 @@ def flat(value: object) -> list[torch.Tensor]:
     raise UnsupportedModel(
         f"expected results that are tensors or numbers, found a {type(value).__name__}: return a tensor in its place"
     )
+
+
+def _paths(value: object, path: tuple[str, ...] = (), keyed: bool = False) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Where each of the tensors of `flat` lies, and whether a key of a dictionary leads there."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _paths(item, (*path, str(key)), True)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _paths(item, (*path, str(index)), keyed)
+    elif value is not None and not isinstance(value, str):
+        yield path, keyed
 
 
 def steady_state(walker: Walker, arguments: tuple[object, ...]) -> State:

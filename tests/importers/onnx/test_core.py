@@ -429,6 +429,40 @@ def test_an_import_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[s
 # ------------------------------------------------------------------ functions
 
 
+@pytest.mark.parametrize("imports", [("ai.onnx",), ("",), ("", "ai.onnx")], ids=str)
+def test_the_default_domain_has_two_names(tmp_path: Path, imports: tuple[str, ...]) -> None:
+    function = helper.make_function(
+        "own",
+        "Half",
+        ["a"],
+        ["b"],
+        [node("Softmax", ["a"], ["b"], domain="ai.onnx")],
+        [helper.make_opsetid("ai.onnx", 17)],
+    )
+    nodes = [node("Relu", ["x"], ["a"], domain="ai.onnx"), node("Half", ["a"], ["y"], domain="own")]
+    opsets = [helper.make_opsetid(name, 17) for name in imports] + [helper.make_opsetid("own", 1)]
+    graph = helper.make_graph(nodes, "g", [value("x", FLOAT, ("n", 4))], [value("y", FLOAT, ("n", 4))])
+    model = helper.make_model(graph, opset_imports=opsets, functions=[function], ir_version=9)
+    onnx.save(model, tmp_path / "m.onnx")
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    e = np.exp(np.maximum(x, 0))
+    found = compile_in_process(import_onnx(tmp_path / "m.onnx"), threads=1, level=1)(x)["y"]
+    np.testing.assert_allclose(found, e / e.sum(-1, keepdims=True), rtol=1e-5)
+
+
+def test_a_function_of_another_opset_than_its_model_is_refused(tmp_path: Path) -> None:
+    function = helper.make_function(
+        "own", "Sum", ["a"], ["b"], [node("ReduceSum", ["a"], ["b"], axes=[1])], [helper.make_opsetid("", 11)]
+    )
+    graph = helper.make_graph(
+        [node("Sum", ["x"], ["y"], domain="own")], "g", [value("x", FLOAT, (3, 4))], [value("y", FLOAT, (3, 1))]
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, functions=[function], ir_version=9), tmp_path / "m.onnx")
+    with pytest.raises(UnsupportedModel, match="Opset import for domain .* not compatible with the version imported"):
+        import_onnx(tmp_path / "m.onnx")
+
+
 def test_model_functions_with_attributes(tmp_path: Path) -> None:
     """An attribute of the call, its default, and a function that calls another."""
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]

@@ -70,9 +70,16 @@ def test_names_that_are_written_alike_stay_apart() -> None:
 
 @pytest.mark.parametrize(
     ("dims", "text", "sizes"),
-    [(("T", "S", "T+S"), "T + S", (2, 3, 5)), (("p", "s", "2 + p + 1"), "2 + p + 1", (4, 1, 7))],
+    [
+        (("T", "S", "T+S"), "T + S", (2, 3, 5)),
+        (("p", "s", "2 + p + 1"), "2 + p + 1", (4, 1, 7)),
+        (("b", "h", "b*h"), "b * h", (2, 3, 6)),
+        (("p", "s", "p - s"), "p - s", (5, 2, 3)),
+        (("h", "s", "floor(h/2) + 1"), "h // 2 + 1", (7, 2, 4)),
+        (("h", "s", "2*(h + s)"), "2 * (h + s)", (1, 2, 6)),
+    ],
 )
-def test_sums_are_sizes_of_seeded_inputs(dims: Sequence[str], text: str, sizes: Sequence[int]) -> None:
+def test_computed_dimensions_are_sizes_of_seeded_inputs(dims: Sequence[str], text: str, sizes: Sequence[int]) -> None:
     model = vectors(dims)
     assert [s.shape for s in model.inputs] == [(dims[0],), (dims[1],), (text,)]
     assert set(model.ranges) == set(dims[:2])
@@ -93,6 +100,11 @@ def test_sums_are_sizes_of_seeded_inputs(dims: Sequence[str], text: str, sizes: 
 def test_bounds_of_one_dimension_that_leave_nothing(a: tuple[int, int], b: tuple[int, int], found: str) -> None:
     with pytest.raises(UsageError, match=found):
         vectors(("p", "p", "p"), {"a": (a,), "b": (b,)})
+
+
+@pytest.mark.parametrize("text", ["p / s", "p // s", "p % 0", "p * q", "p.s", "floor(p)"])
+def test_texts_that_say_no_size_of_names_are_names(text: str) -> None:
+    assert len(vectors(("p", "s", text)).ranges) == 3
 
 
 def test_bounds_of_one_dimension_meet() -> None:
