@@ -18,7 +18,14 @@ from gguf_files import MODELS, add, byte_level_texts, finish, write_model
 IDS = np.array([3, 9, 77, 120, 64, 5, 33], np.int32)  # within every window: that of Phi-3 and EXAONE 4 is not kept
 # What llama.cpp does not load with so few heads and layers, or reads without its epsilon; and what was not tried yet.
 _OTHERWISE = ("dots1", "exaone4", "olmoe", "qwen2vl", "glm4moe", "olmo2: windows")
-_NOT_COMPARED = {"falcon", "joyai-llm"}  # cuts other signs than the original, and a name of later releases
+_NOT_COMPARED = {
+    "falcon",
+    "joyai-llm",
+    "qwen35",
+    "youtu",
+    "exaone-moe",
+    "jais-2",
+}  # cuts other signs than the original, and names of later releases
 _ROUNDED_GELU = ("bloom", "falcon", "gemma", "gemma2", "gemma3", "gpt2", "gptneox", "phi2", "starcoder2")
 
 

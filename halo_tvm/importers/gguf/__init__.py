@@ -11,18 +11,21 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
 from ...errors import UnsupportedModel, UsageError
 from ...imported import ImportedModel
+from ...models.decoder import DecoderConfig
 from ...params import ParamSource
 from .._digest import sha256_of
 from .._language import TOKENIZER
+from ._others import Other, beside, others
 from ._tokenizer import NoTokenizer, tokenizer_json
 from ._types import TYPES
-from .architectures import architecture_of, floats
-from .container import Gguf, Value, read_gguf
+from .architectures import architecture_of
+from .container import Gguf, Value, floats, read_gguf
 
 _SHOWN = 8  # tensor names in one message
 _DERIVED = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # tables are made of them
@@ -45,11 +48,11 @@ def import_gguf(path: Path) -> ImportedModel:
     file = read_gguf(path)
     _check_types(path, file)
     family, config = architecture_of(file)
-    weights = GgufWeights(path, file)
+    weights = GgufWeights(path, file, config)
     source: dict[str, object] = {"kind": "gguf", "name": path.name, "sha256": _fingerprint(file)}
     source |= {"shards": len(file.files)} if len(file.files) > 1 else {}
     imported = family.build(path.stem, config, weights, source)
-    weights.check(str(file.metadata["general.architecture"]), config.layers)
+    weights.check(str(file.metadata["general.architecture"]))
     language, texts, reason = _language(file.metadata, config.vocabulary)
     report = {**imported.report, **({"tokenizer": reason} if reason else {})}
     return replace(imported, language=language, files=texts, report=report)
@@ -67,36 +70,55 @@ def _check_types(path: Path, file: Gguf) -> None:
 
 
 class GgufWeights:
-    """The tensors of a file by name, made float32 when asked for."""
+    """The tensors of a file by the names that the definition of a configuration has, made float32 when asked for."""
 
-    def __init__(self, path: Path, file: Gguf) -> None:
+    def __init__(self, path: Path, file: Gguf, config: DecoderConfig) -> None:
         self.path = path
         self.file = file
-        self._read: set[str] = set()
+        self._layers = config.layers
+        self._others = others(config, file.tensors)
+        self._read: set[str] = set(beside(config, file.tensors))
         self._missing: list[str] = []
 
     def has(self, name: str) -> bool:
-        return name in self.file.tensors
+        return all(stored in self.file.tensors for stored in self._other(name).names)
+
+    def _other(self, name: str) -> Other:
+        return self._others.get(name, Other((name,)))
 
     def source(self, name: str, shape: tuple[int, ...], scale: float, offset: float) -> ParamSource:
         """The tensor `name`; `scale` and `offset` concern random weights only."""
-        tensor = self.file.tensors.get(name)
-        if tensor is None:
-            self._missing.append(name)
+        other, tensors = self._other(name), self.file.tensors
+        missing = [stored for stored in other.names if stored not in tensors]
+        if missing:
+            self._missing += missing
             return ParamSource(shape, "float32", lambda: np.zeros(shape, np.float32))  # `check` refuses the model
-        self._read.add(name)
-        if tensor.shape not in (shape, tuple(d for d in shape if d > 1)):  # converters leave out what is 1
-            raise UnsupportedModel(
-                f"expected tensor {name!r} of shape {list(shape)}, found {list(tensor.shape)} in {self.path.name}: "
-                "its metadata and its tensors do not belong together"
-            )
-        grid = tensor.kind.grid if len(shape) == 2 else None  # of experts the integers are made anew
-        return ParamSource(shape, "float32", lambda: floats(self.file, name).reshape(shape), grid)
+        self._read.update(other.names)
+        for stored, expected in zip(other.names, other.shapes or (shape,)):
+            if _without_ones(tensors[stored].shape) != _without_ones(expected):  # which converters leave out, or add
+                self._refuse(stored, expected)
+        if other.make is None:
+            (stored,) = other.names
+            grid = tensors[stored].kind.grid if len(shape) == 2 else None  # of experts the integers are made anew
+            return ParamSource(shape, "float32", lambda: floats(self.file, stored).reshape(shape), grid)
+        make, shapes = other.make, other.shapes
 
-    def check(self, architecture: str, layers: int) -> None:
-        """`UnsupportedModel` with all tensors that are missing or unknown; blocks behind all `layers` guess further."""
+        def made() -> np.ndarray:
+            parts = (floats(self.file, stored).reshape(size) for stored, size in zip(other.names, shapes))
+            return np.ascontiguousarray(make(*parts)).reshape(shape)
+
+        return ParamSource(shape, "float32", made)
+
+    def _refuse(self, name: str, expected: tuple[int, ...]) -> NoReturn:
+        raise UnsupportedModel(
+            f"expected tensor {name!r} of shape {list(expected)}, found {list(self.file.tensors[name].shape)} in "
+            f"{self.path.name}: its metadata and its tensors do not belong together"
+        )
+
+    def check(self, architecture: str) -> None:
+        """`UnsupportedModel` with all tensors that are missing or unknown; blocks behind all layers guess further."""
         blocks = self.file.metadata.get(f"{architecture}.block_count")
-        behind = tuple(f"blk.{i}." for i in range(layers, blocks)) if isinstance(blocks, int) else ()
+        behind = tuple(f"blk.{i}." for i in range(self._layers, blocks)) if isinstance(blocks, int) else ()
         known = {*self._read, *_DERIVED}
         unknown = [name for name in self.file.tensors if name not in known and not name.startswith(behind)]
         if self._missing or unknown:
@@ -109,6 +131,10 @@ class GgufWeights:
                 f"expected the tensors of a {architecture} model in {self.path.name}, found {found} among "
                 f"{len(self.file.tensors)}: the file is incomplete, or a variant without definition"
             )
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size > 1)
 
 
 def _fingerprint(file: Gguf) -> str:

@@ -67,6 +67,14 @@ class Gguf:
     tensors: dict[str, Tensor]
 
 
+def floats(file: Gguf, name: str) -> np.ndarray:
+    """The tensor `name` as float32."""
+    tensor = file.tensors[name]
+    assert tensor.kind.floats is not None, f"{tensor.kind.name} was refused before"
+    with np.errstate(all="ignore"):  # scales that are no numbers give weights that are none, as llama.cpp has it
+        return tensor.kind.floats(tensor.blocks()).reshape(tensor.shape)
+
+
 def read_gguf(path: Path) -> Gguf:
     """The model in the file `path`, or in all shards where it is one; `UnsupportedModel` for a damaged file."""
     files = _shards(path)
