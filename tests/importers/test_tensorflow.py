@@ -64,6 +64,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_signature_of_open_sizes(saved: Path):
     model = import_model(f"{saved}:encode", shapes=("x=1..4x1..64x4",))
     assert [i.name for i in model.inputs] == ["x"] and sorted(model.outputs) == ["out", "scores"]
+    assert model.inputs[0].shape == ("x_0", "x_1", 4)
     assert sorted(model.ranges.values()) == [(1, 4), (1, 64)]
     x = np.random.default_rng(1).standard_normal((2, 5, 4)).astype(np.float32)
     wanted, found = model.engine({"x": x}), compile_in_process(model)(x=x)
@@ -376,3 +377,89 @@ def test_images_of_other_sizes() -> None:
     _agrees(lambda x: tf.image.resize(x, tf.shape(x)[1:3] // 2 + 1, method="area"), image, sizes=open_sizes)
     _agrees(kernels, image)
     _agrees(earlier, image)
+
+
+@needs_tensorflow
+def test_images_of_other_sizes_behind_a_convolution() -> None:
+    """Whose channels come first in ONNX: tf2onnx moves the Transpose behind it through the sizes that are asked for."""
+    import tensorflow as tf
+
+    weights = _normal(3, 3, 3, 2)
+
+    def grown(x: tf.Tensor) -> list[tf.Tensor]:
+        made = [tf.nn.conv2d(x, weights * scale, 1, "SAME") for scale in (1.0, 2.0, 3.0)]
+        ways = zip(made, ("bilinear", "nearest", "area"), strict=True)
+        return [tf.nn.relu(tf.image.resize(found, (9, 5), method=way)) for found, way in ways]
+
+    _agrees(grown, _normal(2, 6, 7, 3), atol=2e-5)
+
+
+@needs_tensorflow
+@pytest.mark.slow
+def test_one_of_several_branches() -> None:
+    """Numbers without a branch choose the last one. TensorFlow lowers a Case to switches, which tf2onnx leaves over."""
+    import tensorflow as tf
+
+    weights = tf.Variable(_normal(4))
+
+    def choose(x: tf.Tensor, numbers: tf.Tensor) -> list[tf.Tensor]:
+        several = [lambda: x + weights, lambda: x * 2, lambda: tf.exp(x), lambda: weights - x]
+        found = [tf.switch_case(number, several) for number in tf.unstack(numbers)]
+        alone = tf.switch_case(numbers[0], [lambda: x + 3])
+        looped = tf.while_loop(
+            lambda i, _: i < 3, lambda i, y: (i + 1, tf.switch_case(i, [lambda: y * 2, lambda: y + 1])), [0, x]
+        )
+        return [*found, alone, looped[1]]
+
+    _agrees(choose, _normal(2, 4), np.array([-1, 0, 1, 2, 3, 9], np.int32), sizes=[[None, 4], [6]])
+
+
+@needs_tensorflow
+@pytest.mark.slow
+def test_colours_and_vectors_of_three() -> None:
+    """Greys, black and every order of channels: tf2onnx puts two of the six orders back at other places."""
+    import tensorflow as tf
+
+    orders = [[0.9, 0.5, 0.1], [0.9, 0.1, 0.5], [0.5, 0.9, 0.1], [0.1, 0.9, 0.5], [0.5, 0.1, 0.9], [0.1, 0.5, 0.9]]
+    special = [[0.4, 0.4, 0.4], [0.0, 0.0, 0.0], [1.0, 1.0, 0.2], [0.2, 1.0, 1.0], [1.0, 0.2, 1.0], [1.0, 0.0, 0.0]]
+    image = np.array([[orders, special]], np.float32)
+    scaled = [lambda x, f=factor: tf.image.adjust_saturation(x, f) for factor in (0.0, 0.5, 3.0)]
+    functions = (tf.image.rgb_to_hsv, tf.image.hsv_to_rgb, *scaled, lambda x: tf.linalg.cross(x, x[:, ::-1]))
+    _agrees(lambda x: [f(x) for f in functions], image)
+
+
+@needs_tensorflow
+@pytest.mark.slow
+def test_patches_of_an_open_batch() -> None:
+    """Side by side as vision transformers cut them, with a rest that no patch holds; overlapping; of bytes."""
+    import tensorflow as tf
+
+    def cut(x: tf.Tensor, size: int, stride: int, rate: int, padding: str) -> tf.Tensor:
+        return tf.image.extract_patches(x, [1, size, 2, 1], [1, stride, 2, 1], [1, rate, 1, 1], padding)
+
+    image = _normal(2, 7, 8, 3)
+    _agrees(lambda x: [cut(x, 3, 3, 1, "VALID"), cut(x, 3, 2, 1, "VALID"), cut(x, 3, 1, 2, "SAME")], image)
+    _agrees(lambda x: cut(x, 3, 2, 1, "SAME"), image, sizes=[[None, None, None, 3]])
+    _agrees(lambda x: [cut(x, 3, 3, 1, "VALID"), cut(x, 2, 1, 1, "SAME")], _integers(0, 256, 2, 7, 8, 3, dtype="uint8"))
+
+
+@needs_tensorflow
+@pytest.mark.slow
+def test_tables_of_numbers(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    def table(keys: list[object], values: list[object], default: object) -> tf.lookup.StaticHashTable:
+        made = tf.lookup.KeyValueTensorInitializer(tf.constant(keys), tf.constant(values, tf.int64))
+        return tf.lookup.StaticHashTable(made, default)
+
+    numbers, words = table(np.array([30, 10, 20], np.int64), [1, 2, 3], -7), table(["a", "b"], [1, 2], 0)
+    module = tf.Module()
+    module.tables = [numbers, words]
+    module.find = tf.function(lambda x: {"y": numbers[x]}, [tf.TensorSpec((None,), tf.int64, "x")])
+    module.read = tf.function(lambda x: {"y": words[x]}, [tf.TensorSpec((None,), tf.string, "x")])
+    tf.saved_model.save(module, str(tmp_path / "net"), {"find": module.find, "read": module.read})
+    model = import_model(f"{tmp_path / 'net'}:find")
+    x = np.array([10, 11, 30, -7], np.int64)
+    np.testing.assert_array_equal(compile_in_process(model)(x)["y"], [2, -7, 1, -7])
+    with pytest.raises(UnsupportedModel, match="expected tables of numbers, found one of words"):
+        import_model(f"{tmp_path / 'net'}:read")

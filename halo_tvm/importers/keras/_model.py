@@ -108,7 +108,7 @@ def _on_tensorflow(model: Any, name: str, bounds: Mapping[str, Bounds]) -> Impor
     outputs = [key if isinstance(key, str) else f"output_{key}" for key in keys]
     if not isinstance(result, dict | list | tuple):
         outputs = ["output"]
-    return import_concrete(function, found.names, outputs, name, bounds)
+    return import_concrete(function, found.names, outputs, name, bounds, first="batch")
 
 
 _ROADS: dict[str, Callable[[Any, str, Mapping[str, Bounds]], ImportedModel]] = {

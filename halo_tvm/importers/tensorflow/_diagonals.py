@@ -48,7 +48,7 @@ def _size(place: Replaced, tensor: str, axis: int) -> str:
     shape, rank = place.shape(tensor), place.rank(tensor)
     if shape is not None and shape[axis] >= 0:
         return place.const([shape[axis]])
-    return place.emit("Shape", tensor, start=rank + axis, end=rank + axis + 1)
+    return place.sizes(tensor, rank + axis, rank + axis + 1)
 
 
 def _range(place: Replaced, count: str) -> str:
@@ -122,7 +122,7 @@ def _part(place: Replaced) -> str | None:
     rank = place.rank(x)
     corner = place.emit("Slice", corner, place.const([0]), count, place.const([-2]))
     column = place.emit("Unsqueeze", _range(place, count), place.const([1]))
-    outer = [place.emit("Shape", x, start=0, end=rank - 2)] if rank > 2 else []
+    outer = [place.sizes(x, 0, rank - 2)] if rank > 2 else []
     shape = place.emit("Concat", *outer, count, place.const([1]), axis=0)
     found = place.emit("GatherElements", corner, place.emit("Expand", column, shape), axis=rank - 1)
     return place.emit("Squeeze", found, place.const([-1]))

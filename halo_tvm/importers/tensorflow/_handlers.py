@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from . import _diagonals, _elementary, _fake_quantised, _resizing, _segments, _spectra
+from . import _colours, _diagonals, _elementary, _fake_quantised, _patches, _resizing, _segments, _spectra
 from ._replaced import compatible
+from ._tables import table_handlers
 
 
-def handlers() -> dict[str, tuple[Any, list[Any]]]:
-    """As tf2onnx's `custom_op_handlers` takes them."""
-    modules = (_elementary, _segments, _diagonals, _resizing, _fake_quantised, _spectra)
-    tables = [module.HANDLERS for module in modules]
-    return {name: (compatible(handler), []) for table in tables for name, handler in table.items()}
+def handlers(tables: Mapping[bytes, tuple[Any, Any]]) -> dict[str, tuple[Any, list[Any]]]:
+    """As tf2onnx's `custom_op_handlers` takes them; `tables` as `table_handlers`."""
+    modules = (_elementary, _segments, _diagonals, _resizing, _fake_quantised, _spectra, _colours, _patches)
+    found = [*(module.HANDLERS for module in modules), table_handlers(tables)]
+    return {name: (compatible(handler), []) for handlers in found for name, handler in handlers.items()}

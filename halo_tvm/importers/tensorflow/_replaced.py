@@ -64,7 +64,7 @@ class Replaced:
         made = self.context.get_node_by_output(tensor)
         if made is not None and made.is_const():
             return np.ma.array(made.get_tensor_value(as_list=False))
-        if made is not None and made.type == "Shape" and made.get_attr("start") is None:
+        if made is not None and made.type == "Shape":
             shape = self.shape(made.input[0])
             return None if shape is None else np.ma.masked_less(np.array(shape, np.int64), 0)
         if made is None or made.type not in _EVALUATED:
@@ -85,6 +85,10 @@ class Replaced:
     def emit(self, op: str, *inputs: str, **attributes: Any) -> str:
         """The only result of a node of ONNX."""
         return str(self.context.make_node(op, list(inputs), attr=attributes, op_name_scope=self.node.name).output[0])
+
+    def sizes(self, tensor: str, start: int, end: int) -> str:
+        """Of the axes from `start` to before `end`. By a Slice: tf2onnx's passes drop a start that Shape itself has."""
+        return self.emit("Slice", self.emit("Shape", tensor), self.const([start]), self.const([end]))
 
     def beyond(self, op: str, *inputs: str) -> str:
         """The only result of an operator of our own domain, whose shape and type are those of the replaced one."""

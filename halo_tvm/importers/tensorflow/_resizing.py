@@ -31,7 +31,7 @@ def _nearest(place: Replaced) -> str:
         way, rounding = "half_pixel", "round_prefer_ceil"
     else:
         way, rounding = "asymmetric", "floor"
-    start, end = (place.emit("Shape", x, **of) for of in ({"start": 0, "end": 1}, {"start": 3, "end": 4}))
+    start, end = place.sizes(x, 0, 1), place.sizes(x, 3, 4)
     sizes = place.emit("Concat", start, place.cast(size, np.int64), end, axis=0)
     options = {"coordinate_transformation_mode": way, "nearest_mode": rounding, "mode": "nearest"}
     return place.emit("Resize", x, "", "", sizes, **options)
@@ -41,7 +41,7 @@ def _smooth(place: Replaced, **options: Any) -> str:
     x, size = place.inputs
     ways = {"align_corners": place.attr("align_corners"), "half_pixel": place.attr("half_pixel_centers")}
     way = next((name for name, is_it in ways.items() if is_it), "asymmetric")
-    start, end = (place.emit("Shape", x, **of) for of in ({"start": 0, "end": 1}, {"start": 3, "end": 4}))
+    start, end = place.sizes(x, 0, 1), place.sizes(x, 3, 4)
     sizes = place.emit("Concat", start, place.cast(size, np.int64), end, axis=0)
     options = {"coordinate_transformation_mode": way, **options}
     return place.emit("Resize", place.cast(x, np.float32), "", "", sizes, **options)
@@ -64,7 +64,7 @@ def _area(place: Replaced) -> str:
 
 def _shares(place: Replaced, x: str, axis: int, wanted: str) -> str:
     """[wanted, size]: the part of each result that each element along `axis` makes up."""
-    shape = place.emit("Shape", x, start=axis, end=axis + 1)
+    shape = place.sizes(x, axis, axis + 1)
     size = place.emit("Squeeze", shape, place.const([0]))
     zero, one, unit = place.const(0), place.const(1), place.const(1, np.float32)
     position = place.cast(place.emit("Range", zero, size, one), np.float32)

@@ -47,7 +47,8 @@ def check_state(function: Any, name: str) -> None:
         listed = "; ".join(f"{op} ({len(n)}: {', '.join(n[:3])})" for op, n in sorted(found.items())[:20])
         raise UnsupportedModel(
             f"expected results that do not depend on what its calls change, found {listed} in {name}: "
-            "save a function that takes its state as an input and gives it as an output"
+            "save a function that takes its state as an input and gives it as an output, or a Keras model with "
+            "layers that draw as .keras, which is read as it predicts"
         )
 
 

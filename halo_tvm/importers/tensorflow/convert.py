@@ -13,19 +13,23 @@ import onnx
 import tensorflow as tf
 from numpy.typing import NDArray
 from tensorflow.core.framework import types_pb2
+from tensorflow.python.framework import convert_to_constants
 from tf2onnx import convert, optimizer, tf_loader, tf_utils, utils
 from tf2onnx.optimizer import back_to_back_optimizer
 
 from ...errors import UnknownName, UnsupportedModel, UsageError
 from ...imported import ImportedModel
 from ..onnx import BEYOND, Bounds, import_of_file
+from ._cases import without_cases
 from ._handlers import handlers
 from ._state import check_state
+from ._tables import ML
 from ._trained import without_optimizer
 
 _OPSET = 18
 _DEFAULT = "serving_default"
 _TAG = "serve"
+_MADE_UP = "unk__"  # how tf2onnx begins the names of open sizes
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _KEEPS = ("_XlaMustCompile", "_noinline")  # what keeps a function from being written out
 
@@ -34,6 +38,10 @@ tf_utils.TF_TO_ONNX_DTYPE[types_pb2.DT_BFLOAT16] = onnx.TensorProto.BFLOAT16
 utils.ONNX_TO_NUMPY_DTYPE[onnx.TensorProto.BFLOAT16] = tf.bfloat16.as_numpy_dtype
 # Of two casts in a row it drops the first, which rounds, or cuts off what the second would see.
 back_to_back_optimizer._func_map.pop(("Cast",), None)
+# What keeps If and While from being lowered to switches leaves a Case to be lowered, which tf2onnx does not know.
+convert_to_constants.disable_lower_using_switch_merge = without_cases(
+    convert_to_constants.disable_lower_using_switch_merge
+)
 
 
 def import_unrestricted(path: Path, options: Mapping[str, Any]) -> ImportedModel:
@@ -45,6 +53,7 @@ def import_unrestricted(path: Path, options: Mapping[str, Any]) -> ImportedModel
         function = loaded.signatures[name]
         check_state(function, path.name)
         proto = _written(saved, name)
+    _name_sizes(proto, "")
     _check_operators(proto, path)
     shapes: dict[str, Bounds] = {k: tuple((b[0], b[1]) for b in v) for k, v in dict(options["shapes"]).items()}
     model = import_of_file(proto, path, shapes=shapes)
@@ -54,15 +63,25 @@ def import_unrestricted(path: Path, options: Mapping[str, Any]) -> ImportedModel
 
 
 def import_concrete(
-    function: Any, inputs: Sequence[str], outputs: Sequence[str], name: str, shapes: Mapping[str, Bounds]
+    function: Any,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    name: str,
+    shapes: Mapping[str, Bounds],
+    *,
+    first: str = "",
 ) -> ImportedModel:
-    """A concrete function whose tensors, in order, are called `inputs` and `outputs`; weights become constants."""
+    """A concrete function whose tensors, in order, are called `inputs` and `outputs`; weights become constants.
+
+    The open first size of every input is called `first`, if that is given.
+    """
     check_state(function, name)
     given = function.inputs[: len(function.inputs) - len(function.captured_inputs)]  # captured: weights, constants
     given, made = [t.name for t in given], [t.name for t in function.outputs]
-    graph = tf_loader.from_function(function, given, made)
+    graph, tables = tf_loader.from_trackable(tf.Module(), function, given, made, False)
     renamed = dict(zip([*given, *made], [*inputs, *outputs], strict=True))
-    proto = _as_onnx(graph, name, given, made, renamed, None)
+    proto = _as_onnx(graph, name, given, made, renamed, tables)
+    _name_sizes(proto, first)
     file = Path(name)
     _check_operators(proto, file)
     model = import_of_file(proto, file, shapes=dict(shapes))
@@ -113,13 +132,13 @@ def _as_onnx(
             graph,
             name=name,
             opset=_OPSET,
-            extra_opset=[onnx.helper.make_opsetid(BEYOND, 1)],
+            extra_opset=[onnx.helper.make_opsetid(BEYOND, 1), onnx.helper.make_opsetid(ML, 2)],
             input_names=list(inputs),
             output_names=list(outputs),
             tensors_to_rename=dict(renamed),
             initialized_tables=tables,
             optimizers=passes,
-            custom_op_handlers=handlers(),
+            custom_op_handlers=handlers(tables or {}),
         )
     except UnsupportedModel:
         raise
@@ -162,6 +181,17 @@ def _without_calls(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) ->
         return tf_loader.tf_optimize(list(inputs), list(outputs), graph)
 
 
+def _name_sizes(proto: onnx.ModelProto, first: str) -> None:
+    """Takes the names that tf2onnx made up off the inputs' sizes, and calls the first of each `first` if that is given.
+
+    The importer of ONNX names those that have no name by their input and axis.
+    """
+    for tensor in proto.graph.input:
+        for axis, size in enumerate(tensor.type.tensor_type.shape.dim):
+            if size.dim_param.startswith(_MADE_UP):
+                size.dim_param = "" if axis else first
+
+
 def _check_operators(proto: onnx.ModelProto, path: Path) -> None:
     """Names what tf2onnx did not know: it leaves such operators in the graph without a word."""
     left: dict[str, list[str]] = {}
@@ -169,7 +199,8 @@ def _check_operators(proto: onnx.ModelProto, path: Path) -> None:
     while todo:
         graph = todo.pop()
         for node in graph.node:
-            if node.domain != BEYOND and (node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type)):
+            is_known = node.domain in ("", "ai.onnx") and onnx.defs.has(node.op_type)
+            if not is_known and node.domain != BEYOND and (node.domain, node.op_type) != (ML, "LabelEncoder"):
                 left.setdefault(node.op_type, []).append(node.name)
             todo += [a.g for a in node.attribute if a.HasField("g")]
     if left:
