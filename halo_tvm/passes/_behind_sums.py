@@ -43,7 +43,9 @@ def behind_sums(
 
 
 def _spreading(group: relax.Function, mod: tvm.IRModule, sizes: Mapping[str, int]) -> set[str]:
-    """The functions of `group` whose results are larger than what they read of its sums."""
+    """The functions of `group` whose results are larger than what they read of its sums; none where nothing else runs
+    over the same places, as a kernel of one function is no better apart."""
+    behind = 0
     summed: dict[relax.Expr, int] = {}  # of a sum, or made of sums alone, with its elements
     spreading = set()
     for binding in bindings(group):
@@ -56,9 +58,12 @@ def _spreading(group: relax.Function, mod: tvm.IRModule, sizes: Mapping[str, int
             summed[binding.var] = elements
         elif read and elements > max(read):
             spreading.add(call.args[0].name_hint)
+            behind += 1
         elif read:
             summed[binding.var] = elements
-    return spreading
+        else:
+            behind += 1
+    return spreading if behind > 1 else set()
 
 
 def _is_served(group: relax.Function, mod: tvm.IRModule, target: Target) -> bool:

@@ -442,11 +442,12 @@ def test_every_function_of_a_model_is_right(kind: str, tmp_path: Path) -> None:
 
 # One thread takes all steps of a recurrence, and a tile of Winograd is thousands of statements: most cases take half a
 # minute to emulate, so that one is enough.
-ONE_CASE = {"gru": 0, "lstm": 0, "recurrence": 0, "rnn": 0, "gated_delta": 1} | dict.fromkeys(
-    ("convolution_winograd", "convolution_integer_winograd"), 1
+RECURRENT = {"gru", "lstm", "recurrence", "rnn"}
+ONE_CASE = dict.fromkeys(RECURRENT, 0) | dict.fromkeys(
+    ("gated_delta", "convolution_winograd", "convolution_integer_winograd"), 1
 )
 OPERATOR_CASES = [
-    pytest.param(name, index, marks=[pytest.mark.slow] if index or name in ("gru", "lstm", "rnn") else [])
+    pytest.param(name, index, marks=[pytest.mark.slow] if index or name in RECURRENT - {"recurrence"} else [])
     for name, index in CASES
     if index == ONE_CASE.get(name, index)
 ]
