@@ -6,43 +6,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from random_models import written
 
 from halo_tvm.errors import UnsupportedModel
 from halo_tvm.importers import import_model
 from halo_tvm.interpreter import evaluate
 
 gguf = pytest.importorskip("gguf")
-torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
 from gguf_converted import write_converted
 from gguf_models import MODELS
 
 IDS = np.random.default_rng(0).integers(3, 131, (1, 14))
 
 
-def source_of(directory: Path, kind: str, words: dict[str, object]) -> np.ndarray:
-    """A model of random weights, also in norms and biases, written to `directory`; its logits for `IDS`."""
-    torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(kind, **words)
-    make = transformers.AutoModelForCausalLM.from_config
-    if kind == "mistral4":  # known to be the language model of one that sees images alone
-        make = transformers.Mistral4ForCausalLM._from_config
-    model = make(config, attn_implementation="eager").float().eval()
-    with torch.no_grad():
-        for tensor in model.parameters():
-            tensor.add_(torch.randn_like(tensor) * (0.1 if tensor.ndim == 1 else 0.08))
-        for name, tensor in model.named_buffers():
-            if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
-                tensor.add_(torch.randn_like(tensor) * 0.1)
-        logits = model(torch.from_numpy(IDS)).logits.numpy()
-    model.save_pretrained(directory)
-    return logits
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_are_those_of_transformers(tmp_path: Path, name: str) -> None:
     """Whole prompts; then 4 and 6 tokens and single ones behind what is kept."""
     kind, words, more = MODELS[name]
-    wanted = source_of(tmp_path, kind, words)
+    wanted = written(tmp_path, kind, words, IDS)
     near = {"rtol": 0, "atol": 1e-5 * np.abs(wanted).max()}
     path = write_converted(tmp_path, name.partition(":")[0], more, older=name.endswith(": older"))
     model = import_model(str(path))
@@ -90,7 +73,7 @@ def test_what_is_not_known_is_refused(tmp_path: Path, name: str, more: dict[str,
     kind, words, known = MODELS[name]
     if more.get("tie"):
         words, more = {**words, "tie_word_embeddings": True}, {}
-    source_of(tmp_path, kind, words)
+    written(tmp_path, kind, words, IDS)
     path = write_converted(tmp_path, name.partition(":")[0], {**known, **more})
     with pytest.raises(UnsupportedModel, match=message) as found:
         import_model(str(path))

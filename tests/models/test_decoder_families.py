@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from random_models import written
 from safetensors.numpy import load_file, save_file
 
 from halo_tvm.errors import UnsupportedModel
@@ -428,24 +429,8 @@ IDS = np.random.default_rng(0).integers(1, 131, (2, 14))
 
 
 def source_of(directory: Path, kind: str, sizes: dict[str, object]) -> np.ndarray:
-    """A model of random weights, also in norms and biases, written to `directory`; its logits for `IDS`."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(kind.split(":")[0], **sizes)
-    how = "sdpa" if sizes.get("alibi") else "eager"  # Falcon's eager attention adds the bias twice
-    if kind == "mistral4":  # known to be the language model of one that sees images alone
-        model = transformers.Mistral4ForCausalLM._from_config(config, attn_implementation=how).float().eval()
-    else:
-        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=how).float().eval()
-    with torch.no_grad():
-        for tensor in model.parameters():
-            tensor.add_(torch.randn_like(tensor) * (0.1 if tensor.ndim == 1 else 0.08))
-        for name, tensor in model.named_buffers():
-            if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
-                tensor.add_(torch.randn_like(tensor) * 0.1)
-        logits = model(torch.from_numpy(IDS)).logits.numpy()
-    model.save_pretrained(directory)
-    return logits
+    """A model written to `directory`; its logits for `IDS`."""
+    return written(directory, kind.split(":")[0], sizes, IDS)
 
 
 @pytest.mark.parametrize(
