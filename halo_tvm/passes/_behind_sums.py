@@ -16,11 +16,10 @@ import tvm
 from tvm import relax, tirx
 
 from ..dimensions import size_of
-from ..errors import Declined
 from ..relay_ops.operator import op_name
 from ..targets import Target
 from ..tir_schedules.blocks import blocks
-from ._served_groups import rule_of_group
+from ._served_groups import why_unserved
 from .graph_pass import bindings
 
 
@@ -36,7 +35,7 @@ def behind_sums(
     for name, functions in groups.items():
         parts, spreading = tuple(functions), _spreading(grouped[name], grouped, sizes)
         if spreading and parts not in served:
-            served[parts] = _is_served(grouped[name], grouped, target)
+            served[parts] = why_unserved(grouped[name], grouped, target) is None
         if spreading and not served[parts]:
             found[name] = spreading
     return found
@@ -64,11 +63,3 @@ def _spreading(group: relax.Function, mod: tvm.IRModule, sizes: Mapping[str, int
         else:
             behind += 1
     return spreading if behind > 1 else set()
-
-
-def _is_served(group: relax.Function, mod: tvm.IRModule, target: Target) -> bool:
-    try:
-        rule_of_group(group, mod, target)
-    except Declined:
-        return False
-    return True

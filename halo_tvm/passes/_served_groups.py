@@ -29,3 +29,12 @@ def rule_of_group(group: relax.Function, mod: tvm.IRModule, target: Target) -> s
     if choice.rule.is_general or choice.rule.name == target.spec.rules[-1]:
         raise Declined("; ".join(choice.declined))
     return choice.rule.name
+
+
+def why_unserved(group: relax.Function, mod: tvm.IRModule, target: Target) -> str | None:
+    """Why no rule but the last resort serves the group as one function; None where one does."""
+    try:
+        rule_of_group(group, mod, target)
+    except Declined as reason:
+        return str(reason)
+    return None

@@ -22,7 +22,6 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ..dimensions import size_of, tensor_bytes
-from ..errors import Declined
 from ..relay_ops.operator import ELEMENTWISE, INJECTIVE, OPAQUE, TAKES_STAGES
 from ..targets import Target
 from ..tir_schedules.blocks import Block, blocks, loads, uses, without_loads
@@ -35,7 +34,7 @@ from ._inner_sizes import readers_of_other_spellings
 from ._join_quantise import join_quantise
 from ._order import in_order
 from ._repeated import repeating_functions
-from ._served_groups import rule_of_group
+from ._served_groups import why_unserved
 from ._size_order import with_sizes_in_order
 from .caches import with_readers_apart
 from .graph_pass import Context, Pass, Report, bindings, op_name, replace_main
@@ -185,10 +184,9 @@ def _unserved(formed: Sequence[Report], parts: set[str], grouped: tvm.IRModule, 
         names = tuple(candidate["functions"])
         if names in reasons or not parts & set(names):
             continue
-        try:
-            rule_of_group(grouped[candidate["function"]], grouped, target)
-        except Declined as reason:
-            reasons[names] = str(reason)
+        reason = why_unserved(grouped[candidate["function"]], grouped, target)
+        if reason is not None:
+            reasons[names] = reason
     return [{**c, "reason": reasons[tuple(c["functions"])]} for c in formed if tuple(c["functions"]) in reasons]
 
 
