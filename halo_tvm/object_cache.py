@@ -2,7 +2,9 @@
 
 An entry is a file named after its key: the SHA-256 of a library, then the library. It is written whole, so any number
 of processes may share a directory; an entry that is damaged is removed, and built again. What was used the longest ago
-goes first when the directory grows beyond its limit.
+goes first when the directory grows beyond its limit. A process looks through the directory when it first keeps a
+library, and then after every share of the limit that it has written: thousands of small entries take longer to list
+than one of them takes to write.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ from pathlib import Path
 from .whole_file import write_whole
 
 LIMIT = 1 << 30  # bytes
+_SHARE = 64  # of the limit: so much more than it a process may write before it looks
 _DIGEST = hashlib.sha256().digest_size
 _log = logging.getLogger(__name__)
+_unseen: dict[Path, int] = {}  # bytes that this process has written to a directory since it looked through it
 
 
 class ObjectCache:
-    """A directory of at most `limit` bytes; it need not exist yet, and what cannot be read or written is a miss."""
+    """A directory of about `limit` bytes; it need not exist yet, and what cannot be read or written is a miss."""
 
     def __init__(self, directory: Path, limit: int = LIMIT) -> None:
         self.directory = directory
@@ -50,19 +54,25 @@ class ObjectCache:
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)  # its code runs: nobody else's to write
             write_whole(self.directory / key, hashlib.sha256(library).digest() + library)
-            self._evict()
+            unseen = _unseen.get(self.directory, self.limit) + len(library)
+            if unseen * _SHARE >= self.limit:
+                self._evict()
+                unseen = 0
+            _unseen[self.directory] = unseen
         except OSError as reason:
             _log.warning("a build is not kept for the next one: %s", reason)
 
     def _evict(self) -> None:
         entries = []
-        for path in self.directory.iterdir():
-            with suppress(FileNotFoundError):  # another process was faster
-                status = path.stat()
-                entries.append((status.st_mtime_ns, status.st_size, path))
+        with os.scandir(self.directory) as found:
+            for entry in found:
+                with suppress(FileNotFoundError):  # another process was faster
+                    status = entry.stat()
+                    entries.append((status.st_mtime_ns, status.st_size, entry.path))
         surplus = sum(size for _, size, _ in entries) - self.limit
         for _, size, path in sorted(entries):
             if surplus <= 0:
                 return
-            path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(path)
             surplus -= size

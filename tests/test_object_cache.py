@@ -183,6 +183,17 @@ def test_the_longest_unused_goes_first(tmp_path: Path) -> None:
     assert {path.name for path in cache.directory.iterdir()} == {KEY, THIRD}, "larger than the limit: not kept"
 
 
+def test_a_directory_is_not_listed_for_every_small_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library, looked = tmp_path / "model.so", []
+    library.write_bytes(bytes(1000))
+    evict = ObjectCache._evict
+    monkeypatch.setattr(ObjectCache, "_evict", lambda self: (looked.append(self.directory), evict(self)))
+    for at in range(300):
+        ObjectCache(tmp_path / "builds", limit=200_000).keep(f"{at:064}", library)
+    assert len(looked) == 1 + 299 // 4, "the first time, then after a 64th of the limit"
+    assert sum(path.stat().st_size for path in (tmp_path / "builds").iterdir()) <= 200_000 * (1 + 1 / 64)
+
+
 def test_a_cache_that_cannot_be_written_is_a_miss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "builds").write_text("a file where a directory should be")
     library = tmp_path / "model.so"
