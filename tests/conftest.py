@@ -18,7 +18,8 @@ MARKERS = (
     "covering(strength): of the combinations of parameters (of fixtures, too) run as many as hold every value (1, the"
     " default) or every pair of values (2); the others are swept",
     "sweep: one more combination of what others hold; run with --sweep",
-    "sampled(count): run so many of its cases, spread evenly; the others are slow",
+    "sampled(count, most): run so many of its cases, spread evenly; the next are slow, up to `most` (by"
+    " default all), the rest are swept. Of a slow test run `count`, and sweep the rest",
     "arm: needs the ARM cross compiler",
     "cuda: needs an NVIDIA GPU",
 )
@@ -103,16 +104,18 @@ def mark_swept(items: list[pytest.Item]) -> None:
 
 
 def mark_beyond_samples(items: list[pytest.Item]) -> None:
-    """`slow` for the cases of a test beyond those that its marker `sampled` keeps, the first among them."""
+    """`slow` or `sweep` for the cases of a test beyond those that its marker `sampled` keeps, the first among them."""
     tests: dict[tuple[object, ...], list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("sampled") and not {"slow", "sweep"} & set(item.keywords):
-            tests.setdefault((item.path, item.cls, item.originalname), []).append(item)
-    for cases in tests.values():
-        count = cases[0].get_closest_marker("sampled").args[0]
-        kept = {round(i * len(cases) / count) for i in range(count)}
+        if item.get_closest_marker("sampled") and "sweep" not in item.keywords:
+            tests.setdefault((item.path, item.cls, item.originalname, "slow" in item.keywords), []).append(item)
+    for (*_, is_slow), cases in tests.items():
+        count, most = (*cases[0].get_closest_marker("sampled").args, len(cases))[:2]
+        kept = [{round(i * len(cases) / some) for i in range(some)} for some in (count, count if is_slow else most)]
         for number, item in enumerate(cases):
-            if number not in kept:
+            if number not in kept[1]:
+                item.add_marker(pytest.mark.sweep)
+            elif number not in kept[0]:
                 item.add_marker(pytest.mark.slow)
 
 

@@ -101,7 +101,9 @@ def text_model(kind: str):
 
 @needs_keras
 @pytest.mark.parametrize("backend", ["jax", pytest.param("tensorflow", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ["encoder", "causal decoder", "grouped queries"])
+@pytest.mark.parametrize(
+    "kind", ["encoder", pytest.param("causal decoder", marks=pytest.mark.sweep), "grouped queries"]
+)
 @pytest.mark.slow
 def test_text_models_keep_their_operators_at_open_sizes(
     kind: str, backend: str, net, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

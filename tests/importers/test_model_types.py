@@ -20,7 +20,8 @@ pytestmark = pytest.mark.slow
     "name",
     [
         "mimo_v2_flash",  # two names for one product of sizes, of which a clean-up keeps one
-        "hy_v4",  # the largest of an open number, sizes that kernels read, parameters taken apart into numbers
+        # the largest of an open number, sizes that kernels read, parameters taken apart into numbers
+        pytest.param("hy_v4", marks=pytest.mark.sweep),
     ],
 )
 def test_equal_to_transformers(name: str) -> None:

@@ -77,7 +77,7 @@ def test_logits_behind_texts_of_any_length(source: torch.nn.Module, model: Langu
 def test_a_config_that_its_definition_refuses_is_exported(tmp_path: Path) -> None:
     """StableLM 2 12B normalises queries and keys; without weights nothing can be exported, and the refusal stays."""
     torch.manual_seed(0)
-    sizes = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    sizes = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "qk_layernorm": True, "max_position_embeddings": 64}
     net = _small_models.disturbed(
         transformers.StableLmForCausalLM(transformers.StableLmConfig(**sizes, **heads)).eval()

@@ -419,11 +419,11 @@ def lines_in(log):
 
 
 @pytest.mark.slow
-def test_killed_at_fifty_moments(tmp_path):
+def test_killed_at_many_moments(tmp_path):
     """No committed record is lost, nothing but a torn line is in the log, and the run goes on every time."""
     generator = random.Random(0)
     acknowledged, kills, resumed, ended = [], 0, 0, 0
-    while kills < 50:
+    while kills < 25:
         unfinished = run_files(tmp_path)
         resumed += bool(unfinished)
         words, is_over = kill_at_random(tmp_path, generator, resume=bool(unfinished))
@@ -441,8 +441,8 @@ def test_killed_at_fifty_moments(tmp_path):
     # Some were withdrawn by later runs.
     assert sum(report.records for report in reports) >= len(found) > 0
     timed = sum(line.startswith("measured") for line in acknowledged)
-    assert len(trials.latest("synthetic", 1, 1 << 20)) >= timed > 100
-    assert resumed >= 25, (resumed, ended)
+    assert len(trials.latest("synthetic", 1, 1 << 20)) >= timed > 50
+    assert resumed >= 12, (resumed, ended)
     if run_files(tmp_path):
         pid, reader = start(tmp_path, resume=True)
         said(reader)

@@ -226,7 +226,9 @@ def test_interruption_keeps_what_is_committed(tmp_path, space, monkeypatch):
     assert "interrupted" in run.result.summary()
 
 
-@pytest.mark.parametrize(("ending", "after"), [(signal.SIGKILL, 0.5), (signal.SIGINT, 0.2)])
+@pytest.mark.parametrize(
+    ("ending", "after"), [(signal.SIGKILL, 0.5), pytest.param(signal.SIGINT, 0.2, marks=pytest.mark.sweep)]
+)
 @pytest.mark.slow
 def test_a_tuner_that_is_ended(tmp_path, space, ending, after):
     """No committed record is lost, no worker stays, and the next run uses the log."""
