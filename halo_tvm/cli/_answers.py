@@ -31,7 +31,10 @@ def answer(config: RunConfig) -> int:
             return 0
         # The line break at the end is the shell's, or the editor's.
         prompt = sys.stdin.read().removesuffix("\n") if config.prompt == "-" else str(config.prompt)
-        _say(model.stream(prompt, language=config.language, **_options(config)))  # type: ignore[arg-type]
+        asked: dict[str, object] = {"prompt": prompt, "language": config.language}
+        if config.chat:
+            asked = {"messages": [*_instructions(config), {"role": "user", "content": prompt}], "template": options}
+        _say(model.stream(**asked, **_options(config)))  # type: ignore[arg-type]
     return 0
 
 
@@ -40,7 +43,7 @@ def _converse(model: LanguageModel, config: RunConfig, template: dict[str, objec
 
     Of a conversation that the context does not hold, the oldest turns go; the instructions stay.
     """
-    messages: list[Message] = [] if config.system is None else [{"role": "system", "content": config.system}]
+    messages = _instructions(config)
     options = _options(config)
     while True:
         try:
@@ -63,6 +66,11 @@ def _converse(model: LanguageModel, config: RunConfig, template: dict[str, objec
             messages.pop()
             continue
         messages = [*kept, {"role": "assistant", "content": said}]
+
+
+def _instructions(config: RunConfig) -> list[Message]:
+    """What stands in front of a conversation."""
+    return [] if config.system is None else [{"role": "system", "content": config.system}]
 
 
 def _within(
@@ -149,19 +157,23 @@ def _logit_bias(words: tuple[str, ...]) -> dict[int, float]:
 
 
 def _options(config: RunConfig) -> dict[str, object]:
-    drawn = config.temperature is not None or config.top_k or config.top_p or config.min_p
+    drawn = config.temperature is not None or config.top_k or config.top_p or config.min_p or config.typical_p
     bias = _logit_bias(config.logit_bias)
     return {
         "max_new_tokens": config.max_new_tokens,
+        "min_new_tokens": config.min_new_tokens,
         "stop": config.stop,
         "temperature": config.temperature,
         "top_k": config.top_k,
         "top_p": config.top_p,
         "min_p": config.min_p,
+        "typical_p": config.typical_p,
         "repetition_penalty": config.repetition_penalty,
         "presence_penalty": config.presence_penalty,
         "frequency_penalty": config.frequency_penalty,
         "logit_bias": bias or None,
+        "no_repeat_ngram_size": config.no_repeat_ngram_size,
+        "bad_words": config.bad_words or None,
         "special": config.special,
         "ignore_eos": config.ignore_eos,
         "seed": config.seed if drawn else None,

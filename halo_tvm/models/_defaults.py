@@ -20,6 +20,17 @@ _MISTRAL: Words = {**_KV8, "sliding_window": 4096}
 _YARN: Words = {"rope_type": "yarn", "beta_fast": 32.0, "beta_slow": 1.0}
 _MISTRAL_YARN: Words = {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
 _DEFAULTS: dict[str, Words] = {
+    "apertus": {
+        **_EPS5,
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 12000000.0,
+            "factor": 8.0,
+            "original_max_position_embeddings": 8192,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+        },
+    },
     "arcee": _EPS5,
     "bamba": _KV8 | _EPS5,
     "cohere": {"rope_theta": 500000.0},
@@ -52,6 +63,7 @@ _DEFAULTS: dict[str, Words] = {
     "gemma": {"head_dim": 256},
     "gemma2": _GEMMA,
     "gemma3_text": _GEMMA,
+    "gemma3n_text": {"num_key_value_heads": 2, "head_dim": 256, "num_kv_shared_layers": 15},
     "gemma4_text": _GEMMA | {"hidden_size_per_layer_input": 256},
     "gemma4_unified_text": _GEMMA | {"sliding_window": 1024},
     "glm": _GLM,
@@ -88,6 +100,7 @@ _DEFAULTS: dict[str, Words] = {
     "hy_v3": {**_KV8, **_EPS5, "head_dim": 128},
     "internlm3": _KV2 | _EPS5,
     "iquestcoder": _KV8 | _EPS5,
+    "jamba": _KV8,
     "lfm2": _KV8,
     "lfm2_moe": _KV8,
     "lfm3": _KV4,
@@ -135,6 +148,7 @@ _DEFAULTS: dict[str, Words] = {
     "paddleocr_vl_text": _KV2 | _EPS5 | {"head_dim": 128},
     "phi3": _EPS5,
     "phimoe": {**_KV8, **_EPS5, "rope_theta": 1000000.0},
+    "plbart": {"scale_embedding": True},
     "qwen2_5_omni_text": _KV4 | {"rope_theta": 1000000.0, "tie_word_embeddings": True},
     "qwen2_5_vl_text": _KV8 | _EPS5 | {"max_window_layers": 80, "rope_theta": 1000000.0},
     "qwen2_vl_text": _KV8 | _EPS5 | {"max_window_layers": 80, "rope_theta": 1000000.0},
@@ -156,6 +170,7 @@ _DEFAULTS: dict[str, Words] = {
     "smollm3": {**_KV4, "tie_word_embeddings": True},
     "solar_open": {**_KV8, **_EPS5, "head_dim": 128, "rope_theta": 1000000.0},
     "starcoder2": {**_KV2, "hidden_act": "gelu_pytorch_tanh"},
+    "umt5": {"feed_forward_proj": "gated-gelu"},
     "vaultgemma": _GEMMA,
     "youtu": {"q_lora_rank": 1536},
 }

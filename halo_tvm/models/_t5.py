@@ -1,7 +1,7 @@
 """What the parts of T5 share: sizes, the relative position bias, projections to heads, the feed-forward network.
 
 T5 1.0 has a ReLU and a head tied to the table, scaled by hidden**-0.5; T5 1.1, FLAN-T5 and mT5 have a gated GELU and
-usually a head of their own. Scores are not scaled; norms have no bias.
+usually a head of their own; UMT5 has a position bias of every layer. Scores are not scaled; norms have no bias.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tvm import relax
 from ..errors import UnsupportedModel
 from .builder import ModelBuilder, rows_of
 
-HUGGINGFACE_TYPES = ("t5", "mt5")
+HUGGINGFACE_TYPES = ("t5", "mt5", "umt5")
 LONGEST = 512  # of what activations are planned for by default; positions have no end in T5
 # Random query and key weights are scaled so that the unscaled scores of 64 dimensions spread by about 2.
 _QK_GAIN = 0.5
@@ -39,6 +39,7 @@ class T5Config:
     gated: bool = False
     tied: bool = True  # the head is the token table, over hidden**-0.5
     eps: float = 1e-6
+    bias_by_layer: bool = False  # every layer has a position bias of its own
 
 
 _BASE = T5Config(layers=12, decoder_layers=12, hidden=768, heads=12, feed_forward=3072)
@@ -91,8 +92,9 @@ def from_huggingface(config: Mapping[str, object]) -> T5Config:
         distance=int(config.get("relative_attention_max_distance", 128)),
         activation=activation,
         gated=gated == "gated",
-        tied=bool(tied) and config["model_type"] == "t5",
+        tied=bool(tied) and config["model_type"] != "mt5",
         eps=float(config.get("layer_norm_epsilon", 1e-6)),
+        bias_by_layer=config["model_type"] == "umt5",
     )
     if parsed.buckets % 4 or not parsed.buckets // 2 < parsed.distance <= 1 << 16:
         raise ValueError(f"{parsed.buckets} buckets, no multiple of 4, or none for distances up to {parsed.distance}")
@@ -123,16 +125,26 @@ def bucket(delta: np.ndarray, buckets: int, distance: int, both_ways: bool) -> n
     return found + np.where(delta < exact, delta, far)
 
 
-def position_bias(
+def position_biases(
     c: T5Config, m: ModelBuilder, part: str, queries: relax.Expr, keys: tvm.ir.Expr, both_ways: bool
+) -> list[relax.Var]:
+    """The bias [1, heads, queries, keys] of each layer, one and the same unless they differ."""
+    count = c.layers if part == "encoder" else c.decoder_layers
+    if c.bias_by_layer:
+        return [_position_bias(c, m, f"{part}.block.{i}", queries, keys, both_ways) for i in range(count)]
+    return [_position_bias(c, m, f"{part}.block.0", queries, keys, both_ways)] * count
+
+
+def _position_bias(
+    c: T5Config, m: ModelBuilder, block: str, queries: relax.Expr, keys: tvm.ir.Expr, both_ways: bool
 ) -> relax.Var:
-    """The bias [1, heads, queries, keys] of all layers; `queries` int64 [queries, 1] are the positions of the queries.
+    """The bias [1, heads, queries, keys] whose table is in `block`; `queries` int64 [queries, 1] are their positions.
 
     The table of buckets becomes one of distances, a weight made once; beyond `distance` every value is the last one's.
     """
     reach = np.arange(-c.distance, c.distance + 1 if both_ways else 1)
-    m.layer = f"{part}.position_bias"
-    name = f"{part}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    m.layer = f"{block if c.bias_by_layer else block.partition('.')[0]}.position_bias"
+    name = f"{block}.layer.0.SelfAttention.relative_attention_bias.weight"
     table = m.weight(name, (c.buckets, c.heads), scale=0.5)
     ids = relax.const(bucket(reach, c.buckets, c.distance, both_ways), "int64")
     by_distance = m.op("embedding", ids, table, layout="nk", n=c.buckets)

@@ -14,7 +14,7 @@ from .decoder.rope import rope_of
 from .llama import llama
 from .mixtures import mixture_of
 
-_NAMES = Names(
+NAMES = Names(
     embedding="embed_tokens",
     layer="layers.{}",
     query_norm="self_attn.q_norm",
@@ -58,7 +58,7 @@ def _gemma4(read: Reader) -> DecoderConfig:
         layer_scale="layer_scalar",
         mixture=_mixture(read) if read.flag("enable_moe_block") else None,
         tied=read.flag("tie_word_embeddings", default=True),
-        names=_NAMES,
+        names=NAMES,
     )
 
 
@@ -74,7 +74,7 @@ def _embeddings(read: Reader) -> LayerEmbeddings | None:
 
 def _layers(read: Reader) -> tuple[Layer, ...]:
     kinds = _kinds(read)
-    shared = _shared(read)
+    shared = shared_layers(read)
     first = read.layers - shared
     if shared and not set(kinds[first:]) <= set(kinds[:first]):
         read.refuse("num_kv_shared_layers that leave a layer of each kind its keys and values", str(shared))
@@ -108,7 +108,7 @@ def _kinds(read: Reader) -> list[str]:
     return [*kinds[:-1], "full_attention"]
 
 
-def _shared(read: Reader) -> int:
+def shared_layers(read: Reader) -> int:
     """Layers at the end that read an earlier one's keys and values."""
     shared = read.whole("num_kv_shared_layers", default=0)
     if not 0 <= shared < read.layers:
@@ -145,10 +145,10 @@ def _mixture(read: Reader) -> Mixture:
     return mixture_of(words, width="moe_intermediate_size", parallel=True, names=(_EXPERTS,))
 
 
-def _unread(config: Mapping[str, object]) -> tuple[str, ...]:
+def unread(config: Mapping[str, object]) -> tuple[str, ...]:
     """Keys and values of layers that read an earlier one's, which some checkpoints have nevertheless."""
     read = Reader(config)
-    first = read.layers - _shared(read)
+    first = read.layers - shared_layers(read)
     parts = ("k_proj", "v_proj", "k_norm", "v_norm")
     return (
         *further(config),
@@ -156,9 +156,9 @@ def _unread(config: Mapping[str, object]) -> tuple[str, ...]:
     )
 
 
-_SHARED = {
+SHARED = {
     "prefixes": ("model.", ""),
     "tied": ("embed_tokens", "lm_head"),
     "even": ("head_dim",),
 }
-GEMMA4 = decoder_family("gemma4", _gemma4, types=("gemma4_text", "gemma4_unified_text"), beside=_unread, **_SHARED)  # type: ignore[arg-type]
+GEMMA4 = decoder_family("gemma4", _gemma4, types=("gemma4_text", "gemma4_unified_text"), beside=unread, **SHARED)  # type: ignore[arg-type]

@@ -1,11 +1,12 @@
-"""GPT-J (parallel residual, neighbouring channels turned) and GPT-Neo (unscaled scores, every other layer local).
+"""GPT-J and CodeGen (parallel residual, neighbouring channels turned), GPT-Neo (unscaled scores, local layers).
 
 References
-    github.com/kingoflolz/mesh-transformer-jax; doi:10.5281/zenodo.5297715
+    github.com/kingoflolz/mesh-transformer-jax; doi:10.5281/zenodo.5297715; arXiv:2203.13474 (CodeGen)
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from .decoder import DecoderConfig, Layer, Names, Reader, decoder_family
@@ -37,6 +38,10 @@ _GPT_NEO = replace(
 )
 
 
+_CODEGEN = replace(_GPTJ, joined="attn.qkv_proj")
+_BLOCKS = 4  # of heads, one for each processor that CodeGen was trained on
+
+
 def _gptj(read: Reader) -> DecoderConfig:
     dim = read.whole("rotary_dim", default=64)
     return DecoderConfig(
@@ -57,6 +62,17 @@ def _gptj(read: Reader) -> DecoderConfig:
         tied=read.flag("tie_word_embeddings"),
         names=_GPTJ,
     )
+
+
+def _codegen(read: Reader) -> DecoderConfig:
+    if read.heads % _BLOCKS:
+        read.refuse(f"an n_head that {_BLOCKS} divides", str(read.heads))
+    return replace(_gptj(read), joined_blocks=_BLOCKS, names=_CODEGEN)
+
+
+def _masks(config: Mapping[str, object]) -> tuple[str, ...]:
+    """The masks that older checkpoints of CodeGen have beside their weights."""
+    return tuple(f"transformer.h.{i}.attn.causal_mask" for i in range(Reader(config).layers))
 
 
 def _gpt_neo(read: Reader) -> DecoderConfig:
@@ -86,4 +102,5 @@ def _gpt_neo(read: Reader) -> DecoderConfig:
 
 
 GPTJ = decoder_family("gptj", _gptj)
+CODEGEN = decoder_family("codegen", _codegen, beside=_masks)
 GPT_NEO = decoder_family("gpt_neo", _gpt_neo, prefixes=("", "transformer."), tied=("wte", "lm_head"))

@@ -18,6 +18,7 @@ _AROUND = {
     "deepseek_v3": ("kimi_k25",),
     "exaone4": ("exaone4_5",),
     "gemma3_text": ("gemma3", "shieldgemma2"),
+    "gemma3n_text": ("gemma3n",),
     "gemma4_text": ("gemma4",),
     "gemma4_unified_text": ("gemma4_unified",),
     "glm4v_moe_text": ("glm4v_moe",),
@@ -58,6 +59,7 @@ SIZES = (
 USUAL: Mapping[str, tuple[int, ...]] = {
     "cohere2": (8192, 22528, 40, 64, 256000, 8192),
     "gemma3_text": (2304, 9216, 26, 8, 262208, 131072),
+    "gemma3n_text": (2048, 16384, 35, 8, 262400, 32768),
     "gemma4_text": (2304, 9216, 30, 8, 262144, 131072),
     "gemma4_unified_text": (2304, 9216, 30, 8, 262144, 262144),
     "granite": (4096, 11008, 32, 32, 32000, 2048),

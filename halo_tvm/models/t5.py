@@ -1,4 +1,4 @@
-"""T5's encoder: pre-norm with RMS norms and a relative position bias, one for all layers.
+"""T5's encoder: pre-norm with RMS norms and a relative position bias, one for all layers or, of UMT5, of each.
 
 Shapes
     input_ids, attention_mask [batch, sequence] int64   ->   last_hidden_state [batch, sequence, hidden]
@@ -39,13 +39,13 @@ def encode(c: T5Config, m: ModelBuilder) -> relax.Var:
     length = rows_of(ids)[1]
     m.layer = "shared"
     x = m.op("embedding", ids, _t5.table_of(c, m), layout="nk", n=c.vocabulary)
-    bias = _t5.position_bias(c, m, "encoder", _t5.positions(m, 0, length, axis=1), length, both_ways=True)
+    biases = _t5.position_biases(c, m, "encoder", _t5.positions(m, 0, length, axis=1), length, both_ways=True)
     for i in range(c.layers):
         layer = f"encoder.block.{i}.layer"
         m.layer = name = f"{layer}.0.SelfAttention"
         normed = m.rms_norm(x, f"{layer}.0.layer_norm", c.hidden, c.eps)
         heads = [_t5.project(c, m, normed, f"{name}.{part}") for part in "qkv"]
-        args = [*heads, m.inputs["attention_mask"], bias]
+        args = [*heads, m.inputs["attention_mask"], biases[i]]
         x = _t5.attend(c, m, x, name, args, has_key_mask=True, has_bias=True)
         x = _t5.feed_forward(c, m, x, f"{layer}.1")
     m.layer = "encoder.final_layer_norm"

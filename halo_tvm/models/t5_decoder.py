@@ -91,11 +91,11 @@ def decode(
     m.layer = "shared"
     table = _t5.table_of(c, m)
     x = m.op("embedding", ids, table, layout="nk", n=c.vocabulary)
-    bias = _t5.position_bias(c, m, "decoder", positions, keys, both_ways=False)
+    biases = _t5.position_biases(c, m, "decoder", positions, keys, both_ways=False)
     for i in range(c.decoder_layers):
         layer = f"decoder.block.{i}.layer"
         m.layer = name = f"{layer}.0.SelfAttention"
-        x = attended(x, m.rms_norm(x, f"{layer}.0.layer_norm", c.hidden, c.eps), i, name, bias)
+        x = attended(x, m.rms_norm(x, f"{layer}.0.layer_norm", c.hidden, c.eps), i, name, biases[i])
         m.layer = name = f"{layer}.1.EncDecAttention"
         normed = m.rms_norm(x, f"{layer}.1.layer_norm", c.hidden, c.eps)
         args = [_t5.project(c, m, normed, f"{name}.q"), cross[f"cross_key_{i}"], cross[f"cross_value_{i}"]]

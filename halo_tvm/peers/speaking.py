@@ -79,7 +79,11 @@ def _ids(message: Mapping[str, object], part: str) -> list[int]:
 
 
 class HaloSpeaker:
-    """Our own artifact through the public runtime, in its own process like every peer."""
+    """Our own artifact through the public runtime, in its own process like every peer.
+
+    An encoder-decoder reads several tokens as a text, whose answer begins anew; it says tokens behind the text that was
+    read, or behind one of a single token.
+    """
 
     version = ""
     note = ""
@@ -93,9 +97,13 @@ class HaloSpeaker:
         self.model = halo_tvm.LanguageModel.load(request.model, context=context, threads=request.threads)
 
     def truncate(self, count: int) -> None:
-        self.model.truncate(count)
+        if self.model.encodes and not count:
+            self.model.encode([0])
+        self.model.truncate(0 if self.model.encodes else count)
 
     def read(self, ids: Sequence[int]) -> int:
+        if self.model.encodes and len(ids) > 1:
+            return int(self.model.prefill(ids).argmax())
         logits = self.model.decode(ids[0]) if len(ids) == 1 else self.model.extend(ids)
         return int(logits.argmax())
 

@@ -5,6 +5,8 @@ one, each with the choice of the likeliest. Both begin with `depth` tokens in th
 Every engine has a process of its own and does the same with the same tokens; they take turns, test by test and
 repetition by repetition, behind a turn that is not counted. So does a read of as many bytes as a step reads: the
 weights and what is in the caches. Text is no part of it.
+
+An encoder-decoder reads a prompt with its encoder, and says tokens behind a text of `depth` tokens, at least one.
 """
 
 from __future__ import annotations
@@ -20,13 +22,14 @@ import numpy as np
 
 from ..artifact import Manifest, read_manifest, read_params_header
 from ..config import BenchConfig
-from ..errors import UnknownName
+from ..errors import UnknownName, UsageError
 from ..phase_reports import Reports, read
 from ..report.host import describe_host
 from ..report.parts import TokenPeer, TokenSpeed
 from ..report.schema import TokensResult
 from ..runtime.host import resolve_threads
 from ..runtime.language import LanguageModel
+from ..runtime.language.spec import READ
 from ..targets import usable_cpus
 from ._running import Running, check_installed
 from .client import Peer, engine_command
@@ -59,7 +62,8 @@ class _Running(Running):
 def token_speeds(config: BenchConfig) -> TokensResult:
     """Time every prompt and generation of `config` at every depth and number of threads, beside the engines of `vs`.
 
-    Raises `UsageError` for an artifact without a language model, and for tests that its context has no room for;
+    Raises `UsageError` for an artifact without a language model, or with one that hears, and for tests that its context
+    has no room for;
     `PeerFailed` when the artifact cannot run, or when no peer asked for is installed. Other failures are in the result.
     """
     manifest = read_manifest(config.artifact)
@@ -68,11 +72,18 @@ def token_speeds(config: BenchConfig) -> TokensResult:
             raise UnknownName("engine that speaks", name, SPEAKERS)
     if config.vs:
         check_reference(manifest.source, config.reference)
-    longest = max([int(n) for n in (*config.n_prompt, *config.n_gen)]) + max([int(n) for n in config.n_depth] or [0])
+    answers = READ[0] in manifest.functions
+    sizes = [int(n) for n in (config.n_gen if answers else (*config.n_prompt, *config.n_gen))]
+    longest = max([1, *sizes]) + max([0 if answers else int(n) for n in config.n_depth] or [0])
     with LanguageModel.load(config.artifact, context=longest, threads=1) as model:
+        if model.hears:
+            raise UsageError(
+                f"expected a language model that reads tokens, found {manifest.name}, which hears: time its functions "
+                "with --function"
+            )
         vocabulary, cached = model.vocabulary, model.cache_bytes / model.context
     tests = _tests(config, vocabulary)
-    step_bytes = _params_bytes(config.artifact, manifest)
+    step_bytes = _params_bytes(config.artifact, manifest, manifest.functions["decode"].params if answers else None)
     with tempfile.TemporaryDirectory(prefix="halo-bench-") as scratch:
         folder = Path(config.cache) / cache_key(manifest.source) if config.cache and config.vs else Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,8 +98,8 @@ def token_speeds(config: BenchConfig) -> TokensResult:
         meter = LoadMeter()
         for threads in dict.fromkeys(test.threads for test in tests):
             of_these = [test for test in tests if test.threads == threads]
-            sizes = [step_bytes + cached * (len(test.before) + len(test.say) / 2) for test in of_these]
-            _race([ours, *peers], of_these, sizes, reads, config.repetitions)
+            bytes_read = [step_bytes + cached * (len(test.before) + len(test.say) / 2) for test in of_these]
+            _race([ours, *peers], of_these, bytes_read, reads, config.repetitions, longest)
         other = meter.other_cores()
         files = [_mib(p.speaking.model) if p.speaking.model else None for p in peers]
     check_installed(peers)
@@ -132,12 +143,14 @@ def _mib(model: Path) -> float:
     return sum(file.stat().st_size for file in files) / (1 << 20)
 
 
-def _params_bytes(artifact: str, manifest: Manifest) -> float:
-    """What a step reads of the weights: of experts those that one token is sent to."""
+def _params_bytes(artifact: str, manifest: Manifest, names: Sequence[str] | None) -> float:
+    """What a step reads of the weights, of these or of all: of experts those that one token is sent to."""
     params, reports = manifest.variants[0].params, read(Reports, manifest.reports)
     shares = reports.optimise.shares
     entries = read_params_header(Path(artifact) / params) if params else {}
-    return sum(entry.size_bytes * shares.get(name, 1.0) for name, entry in entries.items())
+    return sum(
+        entry.size_bytes * shares.get(name, 1.0) for name, entry in entries.items() if names is None or name in names
+    )
 
 
 def _race(
@@ -146,9 +159,9 @@ def _race(
     step_bytes: Sequence[float],
     reads: list[list[float]],
     rounds: int,
+    context: int,
 ) -> None:
     """All tests of one number of threads, every engine in turn; ours is the first one."""
-    context = max(len(test.before) + len(test.read) + len(test.say) for test in tests)
     with ExitStack() as stack:
         for each in engines:
             each.attempt(functools.partial(_start, each, stack, tests[0].threads, context))

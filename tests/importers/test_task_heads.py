@@ -32,7 +32,7 @@ HEADS = {
     "ElectraForSequenceClassification": {"embedding_size": 32},
     "DebertaV2ForSequenceClassification": {},
     "Qwen3ForSequenceClassification": {"num_key_value_heads": 1, "head_dim": 16},
-    "JambaForCausalLM": {
+    "JambaForSequenceClassification": {
         "num_hidden_layers": 2,
         "mamba_d_state": 4,
         "num_key_value_heads": 1,

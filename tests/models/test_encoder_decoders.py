@@ -45,6 +45,8 @@ KINDS = {
     "mbart": ("MBartForConditionalGeneration", {"decoder_start_token_id": 2, "tie_word_embeddings": False}),
     "pegasus": ("PegasusForConditionalGeneration", {"activation_function": "relu"}),
     "blenderbot": ("BlenderbotForConditionalGeneration", {"decoder_start_token_id": 1}),
+    "blenderbot-small": ("BlenderbotSmallForConditionalGeneration", {"decoder_start_token_id": 1}),
+    "plbart": ("PLBartForConditionalGeneration", {}),
     "marian": ("MarianMTModel", _MARIAN),
     "marian-two": (
         "MarianMTModel",

@@ -8,12 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from random_models import written
 from safetensors.numpy import load_file, save_file
 
+from halo_tvm import CompileConfig
+from halo_tvm.compilation import Compilation
+from halo_tvm.entry_points import functions_of
 from halo_tvm.errors import UnsupportedModel
 from halo_tvm.importers import import_model
 from halo_tvm.interpreter import evaluate
 from halo_tvm.models.inside import SIZES, TEXT_TYPES, USUAL, language_model_of
+from halo_tvm.phases import lower
 
 torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
@@ -84,6 +89,26 @@ def test_places_of_tensors(tmp_path: Path, layers: str, rest: str, head: str) ->
     assert_near(tmp_path, wanted)
 
 
+@pytest.mark.slow
+def test_the_language_model_of_gemma_3n(tmp_path: Path) -> None:
+    """Whose pictures are seen by a network of timm's: its own tensors as they lie beside that, and one of it."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "head_dim": 16, "vocab_size": 131}
+    sizes |= {"num_kv_shared_layers": 1, "laurel_rank": 8, "hidden_size_per_layer_input": 8, "intermediate_size": 96}
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    sizes |= {"vocab_size_per_layer_input": 120, "layer_types": kinds, "max_position_embeddings": 64}
+    wanted = written(tmp_path, "gemma3n_text", sizes, IDS)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors = {name.replace("model.", "model.language_model."): tensor for name, tensor in tensors.items()}
+    save_file({**tensors, "model.vision_tower.timm_model.stem": np.ones(3, np.float32)}, tmp_path / "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    around = {"model_type": "gemma3n", "architectures": ["Gemma3nForConditionalGeneration"], "text_config": config}
+    (tmp_path / "config.json").write_text(json.dumps(around))
+    assert_near(tmp_path, wanted)
+    model, how = import_model(str(tmp_path)), Compilation.of(CompileConfig("model"))
+    for function in functions_of(model, ("prefill",), gpu=False, caches=how.caches).values():
+        lower(function, how)  # tokens of no fixed number, of which the last one's streams are wanted
+
+
 def test_a_tensor_of_its_layers_that_is_not_read_is_unknown(tmp_path: Path) -> None:
     saved(tmp_path, "Llava")
     file = tmp_path / "model.safetensors"
@@ -110,7 +135,9 @@ def test_a_config_inside_that_is_none_is_refused() -> None:
 def test_what_a_config_inside_leaves_out() -> None:
     for kind, sizes in USUAL.items():
         config = transformers.CONFIG_MAPPING[kind]()
-        assert sizes == tuple(getattr(config, name) for name in SIZES), kind
+        usual = [getattr(config, name) for name in SIZES]
+        # Gemma 3n has one width of every layer, all alike.
+        assert sizes == tuple(one for (one,) in ({*x} if isinstance(x, list) else {x} for x in usual)), kind
     words = language_model_of({"model_type": "llava", "text_config": {"vocab_size": 32064}, "eos_token_id": 2})
     assert words is not None
     assert (words["model_type"], words["hidden_size"], words["vocab_size"]) == ("llama", 4096, 32064)

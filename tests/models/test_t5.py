@@ -41,6 +41,7 @@ KINDS = {
     "t5": {"feed_forward_proj": "relu", "tie_word_embeddings": True},
     "t5-1.1": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "num_heads": 3},
     "mt5": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    "umt5": {"feed_forward_proj": "gated-gelu"},
 }
 LENGTHS = range(1, 41)
 
@@ -48,10 +49,10 @@ LENGTHS = range(1, 41)
 def write(directory: Path, kind: str, **changes: object) -> transformers.PreTrainedModel:
     """A small seeded model of transformers, saved to `directory`; every weight is of a size that shows."""
     torch.manual_seed(0)
-    family = "MT5" if kind == "mt5" else "T5"
+    family = {"mt5": "MT5", "umt5": "UMT5"}.get(kind, "T5")
     config = getattr(transformers, f"{family}Config")(**{**SMALL, **KINDS[kind], **changes}, dropout_rate=0.0)
     model = getattr(transformers, f"{family}ForConditionalGeneration")(config).eval()
-    if kind != "t5":
+    if kind not in ("t5", "umt5"):
         model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
     for name, tensor in model.named_parameters():
         if "layer_norm" in name or "relative" in name:
@@ -198,6 +199,8 @@ def test_one_artifact_answers_a_text(whole, capsys) -> None:
     assert manifest.reports["build"]["apart_bytes"] == 0  # one table of weights
     assert {row["output"] for row in manifest.validation["outputs"]} == {"logits", "decode.logits"}
     with LanguageModel.load(path, context=41, threads=2) as ours:
+        with pytest.raises(UsageError, match="a text or sound that these tokens answer, found none yet"):
+            ours.decode(0)
         for length in (1, 6, 33):
             text = tokens(1, length)
             states, mask = encoded(model, text, np.ones_like(text)), np.ones_like(text)
@@ -228,6 +231,9 @@ def test_one_artifact_answers_a_text(whole, capsys) -> None:
         ):
             with pytest.raises((InputError, UsageError), match=message):
                 ask()
+    assert main(["bench", str(path), *"-p 7 -n 3 -d 0,5 -r 1 -t 1".split()]) == 0  # the context is that of the answer
+    shown = capsys.readouterr().out
+    assert all(f" {test} " in shown for test in ("pp7", "tg3", "pp7 @ d5", "tg3 @ d5"))
     with pytest.raises(UsageError, match="expected 1 to 1 slots"):
         LanguageModel.load(path, slots=2)
 
@@ -258,10 +264,11 @@ def test_buckets_are_those_of_transformers(buckets: int, distance: int, both_way
 
 def test_positions_become_one_kernel_and_one_weight(original) -> None:
     """One bias for all layers, read by every attention; its table is made of the buckets while compiling."""
-    _, directory = original
+    family, directory = original
     model = import_model(f"{directory}:encoder")
     users = [b for b in model.mod["main"].body.blocks[0].bindings if "attention" in str(getattr(b.value, "op", ""))]
-    assert len(users) == 2 and users[0].value.args[4].same_as(users[1].value.args[4])
+    alike = users[0].value.args[4].same_as(users[1].value.args[4])
+    assert len(users) == 2 and alike == (family.config.model_type != "umt5")  # whose layers have one each
 
 
 def test_parts_and_what_is_none(tmp_path: Path) -> None:

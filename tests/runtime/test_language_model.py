@@ -296,6 +296,23 @@ def test_the_end_token_ends_an_answer(model, monkeypatch) -> None:
     assert (answer.tokens, answer.text, answer.ended) == ((token,), "", "end")
 
 
+def test_an_answer_has_at_least_so_many_tokens_and_no_bad_words(model) -> None:
+    plain = model.generate("ab", max_new_tokens=12)
+    sure = {"max_new_tokens": 12, "logit_bias": {END: 1e6}}
+    assert model.generate("ab", **sure).tokens == (END,)
+    for least in (1, 5, 12):
+        found = model.generate("ab", min_new_tokens=least, **sure)
+        assert found.tokens[:least] == plain.tokens[:least] and END not in found.tokens[:least]
+        assert found.tokens[least:] == ((END,) if least < 12 else ())
+    (one,) = model.generate_all(["ab"], min_new_tokens=5, **sure)
+    assert one.tokens == (*plain.tokens[:5], END) and "".join(model.stream("ab", min_new_tokens=5, **sure)) == one.text
+    word = model.text(plain.tokens[1:3])
+    told = model.generate("ab", max_new_tokens=12, bad_words=[word, list(plain.tokens[:1])])
+    assert word not in told.text and plain.tokens[0] not in told.tokens
+    once = model.generate("ab", max_new_tokens=40, no_repeat_ngram_size=1).tokens
+    assert len({*once, *model.tokens("ab")}) == len(once) + 2
+
+
 def test_special_tokens_are_shown_and_stop_where_asked(model) -> None:
     """The tokenizer's <begin>, 256, which a bias makes the likeliest; its <end>, 257, ends an answer."""
     begins, ends = {"logit_bias": {256: 1e6}}, {"logit_bias": {END: 1e6}}
@@ -403,6 +420,17 @@ def test_a_conversation_forgets_its_oldest_turns(artifact: Path, capsys, monkeyp
         (lambda m: m.generate("a", seed=1.5), "seed as a whole number of 0 or more, found 1.5"),
         (lambda m: m.generate("a", logprobs=2.5), "logprobs from 0 to 258, found 2.5"),
         (lambda m: m.generate("a", logprobs=True), "logprobs from 0 to 258, found True"),
+        (lambda m: m.generate("a", min_new_tokens=-1), "min_new_tokens from 0 to max_new_tokens, found -1"),
+        (
+            lambda m: m.generate("a", min_new_tokens=3, max_new_tokens=2),
+            "min_new_tokens from 0 to max_new_to.* found 3",
+        ),
+        (lambda m: m.generate("a", typical_p=0.0), "typical_p above 0 and at most 1, found 0.0"),
+        (lambda m: m.generate("a", no_repeat_ngram_size=1.5), "no_repeat_ngram_size as a whole number .* found 1.5"),
+        (lambda m: m.generate("a", bad_words="no"), "bad_words as a list of texts, found 'no'"),
+        (lambda m: m.generate("a", bad_words=[""]), "bad_words as texts of at least one character, .* found ''"),
+        (lambda m: m.generate("a", bad_words=[[-1]]), "bad_words as texts .* found \\[-1\\]"),
+        (lambda m: m.generate("a", bad_words=[[258]]), "token ids from 0 to 257 in bad_words, found 258"),
         (lambda m: m.generate("a", stop=5), "stop as a text or a list of texts, found 5"),
         (lambda m: m.generate("a", stop=b"e"), "stop as a text or a list of texts, found b'e'"),
         (lambda m: m.generate("a", repetition_penalty=1e-60), "repetition_penalty above 0, from 0.001 to 1000"),
@@ -626,9 +654,17 @@ def test_the_command_line_answers(artifact: Path, capsys, monkeypatch) -> None:
     ((messages, tools, template),) = said
     assert [m["content"] for m in messages[:2]] == ["be short", "hi"] and tools is None
     assert template == {"think": False, "date": "a, b"}
+    words = ["--prompt", "hello", "--chat", "--system", "be brief", "--template", "think=true"]
+    assert main(["run", str(artifact), "--max-new-tokens", "1", *words]) == 0
+    messages, tools, template = said[-1]
+    assert [m["content"] for m in messages] == ["be brief", "hello"] and template == {"think": True}
     capsys.readouterr()
     for words, message in (
-        (["--prompt", "a", "--system", "b"], "expected --system beside --interactive, found it beside --prompt"),
+        (["--interactive", "--chat"], "expected --chat beside --prompt, found it beside --interactive"),
+        (
+            ["--prompt", "a", "--system", "b"],
+            "expected --system beside --interactive or --chat, found it beside --prompt",
+        ),
         (["--prompt", "a", "--shape", "batch=2"], "expected --shape without --prompt, found it beside --prompt"),
         (["--interactive", "--translate"], "expected --translate beside --audio, found it beside --interactive"),
         (

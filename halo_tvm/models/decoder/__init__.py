@@ -5,9 +5,9 @@ A family is a file of this package's parent that maps config.json and the names 
 
 from __future__ import annotations
 
-from .config import Alibi, DecoderConfig, ExpertNames, Latent, Layer, LayerEmbeddings, Mixture, Names, Rope
+from .config import Alibi, DecoderConfig, ExpertNames, Latent, Layer, LayerEmbeddings, Mixture, Names, Rope, Streams
 from .family import decoder_family
-from .mixer_kinds import ChannelStates, DeltaRule, HeadStates, ShortConvolution
+from .mixer_kinds import ChannelStates, DeltaRule, GatedRecurrence, HeadStates, ShortConvolution
 from .read import Reader
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "DecoderConfig",
     "DeltaRule",
     "ExpertNames",
+    "GatedRecurrence",
     "HeadStates",
     "Latent",
     "Layer",
@@ -25,5 +26,6 @@ __all__ = [
     "Reader",
     "Rope",
     "ShortConvolution",
+    "Streams",
     "decoder_family",
 ]

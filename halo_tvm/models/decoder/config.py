@@ -76,6 +76,7 @@ class Layer:
     head_dim: int | None = None  # sizes that are not those of the model
     kv_heads: int | None = None
     feed_forward: int | None = None
+    sparsity: float | None = None  # standard deviations above the mean from which on the gate of the feed-forward opens
     keys_of: int | None = None  # an earlier layer, whose keys and values are read: it has none of its own
     values_are_keys: bool = False  # as they are projected, in front of norm and rotation
 
@@ -132,6 +133,7 @@ class Mixture:
     bias: bool = False  # of the router and the experts
     gated: bool = True  # experts, and the one for all, have a gate
     latent: int = 0  # what rows are projected to in front of the experts, and back from behind them; 0: they are not
+    flat: bool = False  # stacked weights are [experts * width, hidden], those down as well
     turned: bool = False  # stacked weights are [experts, k, n], of gates and projections up by turns
     groups: int = 1  # of neighbours; experts are chosen from `top_groups` of them
     top_groups: int = 1
@@ -191,6 +193,23 @@ class LayerEmbeddings:
 
 
 @dataclass(frozen=True)
+class Streams:
+    """Residual streams beside one another, of which a layer reads one, and a branch of low rank beside attention.
+
+    The first two names are whole, `{}` is the number of a stream; the others are of tensors within a layer.
+    """
+
+    count: int
+    active: int
+    rank: int
+    scaled: bool  # what the active one gives to the layer's embeddings is multiplied by a weight
+    spread: str = "altup_projections.{}"
+    united: str = "altup_unembed_projections.{}"
+    mixing: str = "altup"
+    branch: str = "laurel"
+
+
+@dataclass(frozen=True)
 class DecoderConfig:
     """A causal language model. None is what the model has not got, or the usual value where a size is open."""
 
@@ -219,11 +238,13 @@ class DecoderConfig:
     query_gate: bool = False  # behind every head's query, of whose sigmoid the head's result is a multiple
     clip: float | None = None  # of queries, keys and values, before all else
     query_key_value_bias: bool = False
+    joined_blocks: int = 1  # above 1, `Names.joined` has of so many blocks of heads their queries, values, then keys
     output_bias: bool = False
     ffn_bias: bool = False
     head_bias: bool = False
     activation: str = "silu"
     gated: bool = True
+    learned_activation: str = ""  # whole, within a layer: where the numbers of xIELU are, which is then the activation
     latent: Latent | None = None  # then `kv_heads` is 1 and `head_dim` its width: what the attention reads
     mixture: Mixture | None = None  # of experts; `feed_forward` is the width of layers without
     scale: float | None = None  # of scores; head_dim ** -0.5
@@ -235,6 +256,7 @@ class DecoderConfig:
     embedding_scale: float | None = None
     residual_scale: float | None = None  # of what a layer adds to the residual stream
     layer_embeddings: LayerEmbeddings | None = None
+    streams: Streams | None = None
     layer_scale: str = ""  # whole, within a layer: one number, of all that the layer hands on
     logit_scale: float | None = None
     tied: bool = True  # the head is the embedding's table

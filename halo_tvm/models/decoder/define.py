@@ -26,8 +26,9 @@ import tvm
 from tvm import relax
 
 from ..builder import ModelBuilder
-from . import alibi, latent, layer_embeddings, weights
+from . import alibi, latent, layer_embeddings, streams, weights
 from .config import DecoderConfig, Layer, Rope
+from .feed_forward import feed_forward
 from .mixers import mix
 from .mixture import mixed, names_of
 from .rope import tables
@@ -74,7 +75,11 @@ def define(c: DecoderConfig, m: ModelBuilder, *, caches: Caches, last: bool) -> 
     x = _embedded(step, table)
     bias = alibi.bias(c, m, _key_count(step), c.alibi) if c.alibi else None
     by_layer = layer_embeddings.by_layer(c, m, x) if c.layer_embeddings else None
+    xs = streams.spread(c, m, x) if c.streams else []
     for index in range(c.layers):
+        if c.streams:
+            xs = _streamed(step, xs, index, by_layer)
+            continue
         x = _layer(replace(step, c=c.at(index)), x, index, bias)
         if by_layer is not None:
             x = layer_embeddings.added(c, m, x, by_layer, index)
@@ -82,6 +87,7 @@ def define(c: DecoderConfig, m: ModelBuilder, *, caches: Caches, last: bool) -> 
             by = m.weight(f"{c.names.layer.format(index)}.{c.layer_scale}", (1,), scale=0.1, offset=1.0)
             x = m.emit(relax.op.multiply(x, by))
     batch, tokens = step.rows
+    x = streams.united(c, m, xs) if c.streams else x
     m.layer = c.names.norm
     if last:
         if not isinstance(tokens, int) or tokens > 1:
@@ -165,6 +171,8 @@ def _layer(step: _Step, x: relax.Var, index: int, bias: relax.Var | None) -> rel
         found = attended if found is None else m.emit(relax.op.add(found, attended))
     attended = normed(found, names.attention_post_norm)
     onto = added(attended, x)
+    if c.streams:
+        onto = streams.beside_attention(c, m, onto, read, layer)
     if not kind.feeds:
         return onto
     m.layer = f"{layer}.{names.ffn}"
@@ -178,26 +186,33 @@ def _layer(step: _Step, x: relax.Var, index: int, bias: relax.Var | None) -> rel
     return normed(out, names.ffn_norm) if c.norm_behind else out
 
 
+def _streamed(step: _Step, xs: list[relax.Var], index: int, by_layer: relax.Var | None) -> list[relax.Var]:
+    """The streams behind layer `index`, which reads the active one."""
+    c, m = step.c, step.m
+    assert c.streams is not None
+    layer = c.names.layer.format(index)
+    expected = streams.predicted(c, m, xs, layer)
+    y = _layer(replace(step, c=c.at(index)), expected[c.streams.active], index, None)
+    xs = streams.corrected(c, m, expected, y, layer)
+    if by_layer is None:
+        return xs
+    brought = layer_embeddings.brought(c, m, streams.active(c, m, xs, layer), by_layer, index)
+    return [xs[0], *(m.emit(relax.op.add(x, brought)) for x in xs[1:])]
+
+
 def _fed(step: _Step, x: relax.Var, stream: relax.Var, index: int, layer: str) -> relax.Var:
     """What one feed-forward, or experts, of layer `index` make of x, which is the residual `stream` behind a norm."""
     c, m, mixture = step.c, step.m, step.c.mixture_of(index)
     if mixture is None:
-        found = _feed_forward(step, x, layer)
+        found = feed_forward(c, m, x, layer, c.layer(index).sparsity)
     elif mixture.parallel:
         names = names_of(m, mixture, layer)
-        found = step.normed(_feed_forward(step, x, layer), f"{layer}.{names.feed_forward_post_norm}")
+        found = step.normed(feed_forward(c, m, x, layer), f"{layer}.{names.feed_forward_post_norm}")
         chosen = mixed(c, mixture, m, step.normed(stream, f"{layer}.{names.norm}"), layer, routed_by=stream)
         found = m.emit(relax.op.add(found, step.normed(chosen, f"{layer}.{names.post_norm}")))
     else:
         found = mixed(c, mixture, m, x, layer)
     return step.scaled(found, c.down_scale)
-
-
-def _feed_forward(step: _Step, x: relax.Var, layer: str) -> relax.Var:
-    c, m, names = step.c, step.m, step.c.names
-    args = [*weights.gate_and_up(c, m, layer)]
-    args += m.linear_weights(f"{layer}.{names.down}", c.feed_forward, c.hidden, names.layout, c.ffn_bias)
-    return m.op("ffn", x, *args, activation=c.activation, gated=c.gated, bias=c.ffn_bias, layout=names.layout)
 
 
 def _attention(step: _Step, x: relax.Var, index: int, layer: str, bias: relax.Var | None) -> relax.Var:

@@ -15,11 +15,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import tvm
 from tvm import relax
 
 from ..builder import ModelBuilder
 from .config import DecoderConfig, Latent, Rope
+from .head_matrices import each_head
 from .rope import turned_channels
 
 
@@ -50,7 +50,7 @@ def projected(
         columns = c.heads * (kind.plain + kind.turned)
         q = m.op("linear", q, m.stored(_queries(c, m, f"{layer}.{kind.query_up}", first, rope)), layout="nk", n=columns)
     q = m.emit(relax.op.reshape(q, (batch, tokens, c.heads, kind.plain + kind.turned)))
-    plain = _by_head(c, m, part(q, 3, 0, kind.plain), _keys(c, m, layer), kind.rank)
+    plain = each_head(m, part(q, 3, 0, kind.plain), _keys(c, m, layer), kind.rank)
     q = m.emit(relax.op.concat([plain, turned(part(q, 3, kind.plain, kind.plain + kind.turned))], axis=3))
     kept = m.rms_norm(part(joined, 2, first, first + kind.rank), f"{layer}.{kind.norm}", kind.rank, kind.eps)
     kept = m.emit(relax.op.reshape(kept, (batch, tokens, 1, kind.rank)))
@@ -74,24 +74,13 @@ def values(c: DecoderConfig, m: ModelBuilder, heads: relax.Var, layer: str) -> r
         end=[kind.plain + kind.value],
         strides=[1],
     )
-    found = _by_head(c, m, sums, weight, kind.value)
+    found = each_head(m, sums, weight, kind.value)
     return m.emit(relax.op.reshape(found, (batch, tokens, c.heads * kind.value)))
 
 
 def _of(c: DecoderConfig) -> Latent:
     assert c.latent is not None, "a decoder with latents"
     return c.latent
-
-
-def _by_head(c: DecoderConfig, m: ModelBuilder, x: relax.Var, weight: relax.Var, n: int) -> relax.Var:
-    """x [batch, tokens, heads, k] times the weight [heads, n, k] of each head."""
-    batch, tokens, _, k = x.ty.shape.values
-    rows = tvm.sym.Analyzer().simplify(batch * tokens)
-    each = m.emit(relax.op.reshape(x, (rows, c.heads, k)))
-    ids = m.emit(relax.op.broadcast_to(m.emit(relax.op.arange(0, c.heads, 1, "int32")), (batch, tokens, c.heads)))
-    ids = m.emit(relax.op.reshape(ids, (rows, c.heads)))
-    found = m.op("experts", each, ids, weight, layout="nk", n=n, experts=c.heads)
-    return m.emit(relax.op.reshape(found, (batch, tokens, c.heads, n)))
 
 
 def _down(c: DecoderConfig, m: ModelBuilder, layer: str, rope: Rope, first: int) -> list[relax.Var]:

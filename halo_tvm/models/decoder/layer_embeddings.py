@@ -31,7 +31,12 @@ def by_layer(c: DecoderConfig, m: ModelBuilder, x: relax.Var) -> relax.Var:
 
     m.layer = kind.table
     table = m.weight(f"{kind.table}.weight", (kind.vocabulary, whole))
-    stored = m.op("embedding", m.inputs["input_ids"], table, layout="nk", n=kind.vocabulary)
+    ids = m.inputs["input_ids"]
+    if kind.vocabulary < c.vocabulary:  # tokens that the table lacks have the vector of the first one
+        beyond, first = (relax.const(token, "int64") for token in (kind.vocabulary, 0))
+        ids = m.emit(relax.op.minimum(ids, beyond))
+        ids = m.emit(relax.op.where(m.emit(relax.op.equal(ids, beyond)), first, ids))
+    stored = m.op("embedding", ids, table, layout="nk", n=kind.vocabulary)
     m.layer = kind.projection
     projected = parted(scaled(m.linear(x, kind.projection, c.hidden, whole, bias=False), c.hidden**-0.5))
     normed = weights.norm(c, m, projected, kind.norm, kind.width)
@@ -40,6 +45,11 @@ def by_layer(c: DecoderConfig, m: ModelBuilder, x: relax.Var) -> relax.Var:
 
 def added(c: DecoderConfig, m: ModelBuilder, x: relax.Var, vectors: relax.Var, index: int) -> relax.Var:
     """x at the end of layer `index`, with what its `vectors` bring."""
+    return m.emit(relax.op.add(brought(c, m, x, vectors, index), x))
+
+
+def brought(c: DecoderConfig, m: ModelBuilder, x: relax.Var, vectors: relax.Var, index: int) -> relax.Var:
+    """What the `vectors` of layer `index` bring to x."""
     kind, layer = c.layer_embeddings, c.names.layer.format(index)
     assert kind is not None
     m.layer = f"{layer}.{kind.gate}"
@@ -49,4 +59,4 @@ def added(c: DecoderConfig, m: ModelBuilder, x: relax.Var, vectors: relax.Var, i
     own = m.emit(relax.op.reshape(own, gate.ty.shape))
     m.layer = f"{layer}.{kind.output}"
     out = m.linear(m.emit(relax.op.multiply(gate, own)), f"{layer}.{kind.output}", kind.width, c.hidden, bias=False)
-    return m.emit(relax.op.add(weights.norm(c, m, out, f"{layer}.{kind.post_norm}", c.hidden), x))
+    return weights.norm(c, m, out, f"{layer}.{kind.post_norm}", c.hidden)

@@ -24,7 +24,8 @@ class ChannelStates:
     rank: int  # of the steps
     bias: bool = False  # of the projections in and out
     convolution_bias: bool = True
-    norm_eps: float | None = None  # of norms without weights of the steps and both vectors (Falcon-Mamba)
+    norm_eps: float | None = None  # of norms of the steps and both vectors (Falcon-Mamba, Jamba)
+    norms: tuple[str, str, str] | None = None  # names of those norms; None: they have no weights
     name: str = "mixer"  # of the layer's part
 
 
@@ -88,4 +89,20 @@ class DeltaRule:
         return 2 * self.keys + self.values
 
 
-Mixer = ShortConvolution | ChannelStates | HeadStates | DeltaRule
+@dataclass(frozen=True)
+class GatedRecurrence:
+    """A linear recurrence by channel with gates of falls and inputs, behind a short convolution (Griffin's RG-LRU)."""
+
+    channels: int
+    heads: int  # pieces of the channels: a gate's matrix leads from each to itself alone
+    kernel: int
+    activation: str  # of the branch that the result is multiplied by
+    name: str = "temporal_block"
+    states: int = 1  # of every channel
+
+    @property
+    def head_size(self) -> int:
+        return self.channels // self.heads
+
+
+Mixer = ShortConvolution | ChannelStates | HeadStates | DeltaRule | GatedRecurrence

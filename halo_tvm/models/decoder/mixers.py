@@ -17,7 +17,8 @@ from tvm import relax
 from ..builder import ModelBuilder
 from .config import DecoderConfig
 from .delta_rule import by_delta
-from .mixer_kinds import ChannelStates, DeltaRule, Mixer, ShortConvolution
+from .gated_recurrence import by_gates
+from .mixer_kinds import ChannelStates, DeltaRule, GatedRecurrence, Mixer, ShortConvolution
 from .state_spaces import by_channel, by_head, convolved, parts
 
 
@@ -25,7 +26,9 @@ def states(c: DecoderConfig, mixer: Mixer, index: int) -> Mapping[str, tuple[int
     """The states of layer `index` by name, without the axis of sequences."""
     if isinstance(mixer, ShortConvolution):
         return {f"convolution_{index}": (mixer.kernel - 1, c.hidden)}
-    size = (1, mixer.channels) if isinstance(mixer, ChannelStates) else (mixer.heads, mixer.head_size)
+    size = (
+        (1, mixer.channels) if isinstance(mixer, (ChannelStates, GatedRecurrence)) else (mixer.heads, mixer.head_size)
+    )
     shape = (size[0], mixer.key_size if isinstance(mixer, DeltaRule) else mixer.states, size[1])
     return {f"convolution_{index}": (mixer.kernel - 1, mixer.channels), f"state_{index}": shape}
 
@@ -40,6 +43,8 @@ def mix(
     m.layer = f"{layer}.{mixer.name}"
     if isinstance(mixer, ChannelStates):
         return by_channel(m, c.hidden, mixer, x, index, lengths)
+    if isinstance(mixer, GatedRecurrence):
+        return by_gates(m, c.hidden, mixer, x, index, lengths)
     if isinstance(mixer, DeltaRule):
         return by_delta(m, c.hidden, mixer, x, index, lengths)
     return by_head(m, c.hidden, mixer, x, index, lengths)

@@ -120,7 +120,8 @@ def _biases(m: ModelBuilder, layer: str, mixture: Mixture, names: ExpertNames, h
 def _turned(m: ModelBuilder, mixture: Mixture, name: str, columns: int, k: int, *, by_turns: bool) -> relax.Var:
     """The weight [experts, columns, k] of one that is stored as [experts, k, columns]."""
     shape, scale = (mixture.experts, columns, k), 1 / math.sqrt(k)
-    stored = m.source(name, (mixture.experts, k, columns), scale=scale)
+    whole = (mixture.experts, k, columns)
+    stored = _flat(m, name, whole, scale) if mixture.flat else m.source(name, whole, scale=scale)
     if not by_turns:
         return m.derived(f"{stored}:turned", "permute_dims", [stored], shape, axes=[0, 2, 1])
     turned = m.recipe(f"{stored}:turned", "permute_dims", [stored], shape, axes=[0, 2, 1])
@@ -150,7 +151,10 @@ def _gate_up(m: ModelBuilder, layer: str, mixture: Mixture, names: ExpertNames, 
     if not names.stacked_gate:
         return _stacked(m, layer, mixture, names.stacked_gate_up, (names.gate, names.up), mixture.width, hidden)
     shape, scale = (mixture.experts, mixture.width, hidden), 1 / math.sqrt(hidden)
-    pair = [m.source(f"{layer}.{name}", shape, scale=scale) for name in (names.stacked_gate, names.stacked_up)]
+    pair = [
+        _flat(m, f"{layer}.{name}", shape, scale) if mixture.flat else m.source(f"{layer}.{name}", shape, scale=scale)
+        for name in (names.stacked_gate, names.stacked_up)
+    ]
     return m.derived("+".join(pair), "concat", pair, (mixture.experts, 2 * mixture.width, hidden), axis=1)
 
 
@@ -159,7 +163,7 @@ def _stacked(
 ) -> relax.Var:
     """The weight [experts, parts * columns, k]: one tensor of the checkpoint, or made of those of every expert."""
     shape, scale = (mixture.experts, len(parts) * columns, k), 1 / math.sqrt(k)
-    if mixture.turned:
+    if mixture.turned or mixture.flat:
         return _turned(m, mixture, f"{layer}.{whole}", len(parts) * columns, k, by_turns=len(parts) > 1)
     if whole and m.weights.has(f"{layer}.{whole}"):
         return m.weight(f"{layer}.{whole}", shape, scale=scale)
@@ -170,6 +174,12 @@ def _stacked(
     ]
     stem = f"{layer}.{'+'.join(part.format('*') for part in parts)}"
     return m.derived(f"{stem}:stacked", "stack", singles, shape, joined=len(parts))
+
+
+def _flat(m: ModelBuilder, name: str, shape: tuple[int, int, int], scale: float) -> str:
+    """The name of a tensor of this shape that is stored with its experts one behind the other."""
+    m.source(name, (shape[0] * shape[1], shape[2]), scale=scale)
+    return m.reshaped(f"{name}:experts", name, shape)
 
 
 def _shared(

@@ -32,9 +32,13 @@ def by_channel(
     )
     found = parts(m, m.linear(value, f"{name}.x_proj", width, mixer.rank + 2 * n, bias=False), (mixer.rank, n, n))
     if mixer.norm_eps is not None:
-        found = [
-            m.op("rms_norm", part, m.ones(size), eps=mixer.norm_eps) for part, size in zip(found, (mixer.rank, n, n))
+        sizes = (mixer.rank, n, n)
+        stems = mixer.norms or ("", "", "")
+        weights = [
+            m.weight(f"{name}.{stem}.weight", (size,), scale=0.1, offset=1.0) if stem else m.ones(size)
+            for stem, size in zip(stems, sizes)
         ]
+        found = [m.op("rms_norm", part, weight, eps=mixer.norm_eps) for part, weight in zip(found, weights)]
     low, to, of = found
     steps = softplus(m, m.linear(low, f"{name}.dt_proj", mixer.rank, width))
     log = m.source(f"{name}.A_log", (width, n), scale=0.5, offset=0.5)
@@ -48,7 +52,7 @@ def by_channel(
         return m.emit(relax.op.reshape(y, (batch, tokens, 1, size)))
 
     given = [shaped(value, width), shaped(steps, width), falls, shaped(to, n), shaped(of, n), through]
-    y = m.emit(relax.op.reshape(_scanned(m, given, index, lengths), (batch, tokens, width)))
+    y = m.emit(relax.op.reshape(scanned(m, given, index, lengths), (batch, tokens, width)))
     y = m.emit(relax.op.multiply(y, m.emit(ACTIVATIONS["silu"].relax(gate))))
     return m.linear(y, f"{name}.out_proj", width, hidden, bias=mixer.bias)
 
@@ -93,9 +97,7 @@ def by_head(
         return m.emit(relax.op.reshape(y, (batch, tokens, *sizes)))
 
     pair = [shaped(y, mixer.groups, n) for y in (to, of)]
-    y = shaped(
-        _scanned(m, [shaped(value, heads, mixer.head_size), steps, falls, *pair, through], index, lengths), width
-    )
+    y = shaped(scanned(m, [shaped(value, heads, mixer.head_size), steps, falls, *pair, through], index, lengths), width)
     y = _gated(m, mixer, y, gate)
     out = m.linear(y, f"{name}.out_proj", width, hidden, bias=mixer.output_bias)
     if mixer.output_scale not in (None, 1.0):
@@ -142,7 +144,8 @@ def softplus(m: ModelBuilder, x: relax.Var) -> relax.Var:
     return m.emit(relax.op.add(m.emit(relax.op.maximum(x, number(0.0))), log))
 
 
-def _scanned(m: ModelBuilder, given: Sequence[relax.Var], index: int, lengths: relax.Var | None) -> relax.Var:
+def scanned(m: ModelBuilder, given: Sequence[relax.Var], index: int, lengths: relax.Var | None) -> relax.Var:
+    """`halo.selective_scan` of what it reads, with the state of layer `index` where there are `lengths`."""
     if lengths is None:
         return m.op("selective_scan", *given)
     value, *rest = given

@@ -143,9 +143,11 @@ def _rows(c: DecoderConfig, rope: Rope | None) -> tuple[tuple[int, ...], ...] | 
     """Where the rows of queries, keys and values lie in what is stored; None where it is stored as it is read."""
     order = turned_channels(rope, c.head_size) if rope else None
     grouped = c.names.joined and c.names.grouped
-    if order is None and not grouped:
+    if order is None and not grouped and c.joined_blocks == 1:
         return None
     order, plain = order or tuple(range(c.head_size)), tuple(range(c.head_size))
+    if c.joined_blocks > 1:
+        return _of_blocks(c, order, plain)
     if not c.names.joined:
         return _spread(order, c.heads), _spread(order, c.key_heads), _spread(plain, c.key_heads)
     if not grouped:
@@ -158,6 +160,20 @@ def _rows(c: DecoderConfig, rope: Rope | None) -> tuple[tuple[int, ...], ...] | 
     keys = tuple(g + per * d + i for g in groups for i in order)
     values = tuple(g + (per + 1) * d + i for g in groups for i in plain)
     return queries, keys, values
+
+
+def _of_blocks(
+    c: DecoderConfig, order: Sequence[int], plain: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Rows of queries, keys and values where every block of heads has its queries, then values, then keys."""
+    per = c.heads // c.joined_blocks
+    piece = per * c.head_size
+
+    def rows(channels: Sequence[int], place: int) -> tuple[int, ...]:
+        starts = [b * 3 * piece + place * piece for b in range(c.joined_blocks)]
+        return tuple(i for start in starts for i in _spread(channels, per, start))
+
+    return rows(order, 0), rows(order, 2), rows(plain, 1)
 
 
 def _spread(order: Sequence[int], heads: int, start: int = 0) -> tuple[int, ...]:

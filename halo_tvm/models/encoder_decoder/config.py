@@ -36,6 +36,7 @@ class EncoderDecoderConfig:
     sinusoids: Sinusoids | None = None  # None: learned tables
     norm_front: bool = False  # norms stand in front of what is added, and one behind the last layer
     embedding_norm: bool = False
+    norm_tokens: bool = False  # that norm of the decoder sees tokens alone; positions are added behind it
     embedding_scale: float | None = None
     activation: str = "gelu"
     key_bias: bool = True

@@ -101,11 +101,14 @@ class _Side:
         x = m.op("embedding", ids, table, layout="nk", n=rows)
         if c.embedding_scale is not None:
             x = m.emit(relax.op.multiply(x, relax.const(c.embedding_scale, "float32")))
+        tokens_alone = c.norm_tokens and self.part == "decoder"
+        x = self.norm(x, f"{self.part}.layernorm_embedding") if tokens_alone else x
         count = longest + c.position_offset
         if c.position_offset:
             positions = m.emit(relax.op.add(positions, relax.const(c.position_offset, "int64")))
         x = m.emit(relax.op.add(x, m.op("embedding", positions, self.places(count), layout="nk", n=count)))
-        return self.norm(x, f"{self.part}.layernorm_embedding") if c.embedding_norm else x
+        behind = c.embedding_norm and not tokens_alone
+        return self.norm(x, f"{self.part}.layernorm_embedding") if behind else x
 
     def places(self, count: int) -> relax.Var:
         """The table of `count` positions."""

@@ -16,6 +16,7 @@ from .text import Pieces, Text
 
 _OPTIONS = (
     "max_new_tokens",
+    "min_new_tokens",
     "stop",
     "logprobs",
     "special",
@@ -54,6 +55,7 @@ class Wanted:
 
     how: Sampling
     most: int | None = None  # tokens; None: to the end of the context
+    least: int = 0  # tokens in front of one that ends the answer
     stop: tuple[str, ...] = ()
     logprobs: int = 0  # of the likeliest tokens, reported at each place
     special: bool = False  # the text has that of special tokens
@@ -62,13 +64,13 @@ class Wanted:
     @classmethod
     def of(
         cls,
-        most: int | None,
+        bounds: tuple[int | None, int],
         stop: Sequence[str] | None,
         logprobs: int,
         shown: tuple[bool, bool],
         sampling: Mapping[str, Option],
     ) -> Wanted:
-        """From the options of `generate`, `special` and `ignore_eos` in `shown`.
+        """From the options of `generate`: most and least tokens are `bounds`, `special` and `ignore_eos` `shown`.
 
         `UnknownName` for one that `Sampling` lacks.
         """
@@ -79,13 +81,17 @@ class Wanted:
         if isinstance(stop, (bytes, Mapping)) or not isinstance(stop, (Iterable, type(None))):
             raise UsageError(f"expected stop as a text or a list of texts, found {stop!r:.80}: correct it")
         stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-        return cls(Sampling(**sampling), most, stops, logprobs, *shown)  # type: ignore[arg-type]
+        return cls(Sampling(**sampling), *bounds, stops, logprobs, *shown)  # type: ignore[arg-type]
 
     def check(self, vocabulary: int) -> None:
         if self.most is not None and not (is_whole(self.most) and self.most >= 1):
             raise UsageError(
                 f"expected max_new_tokens of at least 1, found {self.most!r}: pass a whole number, or leave it out to "
                 "fill the context"
+            )
+        if not is_whole(self.least) or not 0 <= self.least <= (self.least if self.most is None else self.most):
+            raise UsageError(
+                f"expected min_new_tokens from 0 to max_new_tokens, found {self.least!r}: correct it, or leave it out"
             )
         if not is_whole(self.logprobs) or not 0 <= self.logprobs <= vocabulary:
             raise UsageError(f"expected logprobs from 0 to {vocabulary}, found {self.logprobs!r}: correct it")
@@ -94,6 +100,19 @@ class Wanted:
             raise UsageError(
                 f"expected token ids from 0 to {vocabulary - 1} in logit_bias, found {highest}: correct it"
             )
+        ids = [token for word in self.how.bad_words or () if not isinstance(word, str) for token in word]
+        if max(ids, default=0) >= vocabulary:
+            raise UsageError(
+                f"expected token ids from 0 to {vocabulary - 1} in bad_words, found {max(ids)}: correct it"
+            )
+
+    def words(self, text: Text) -> list[tuple[int, ...]]:
+        """The bad words as token ids: a text as it is at the beginning of another, and behind a space."""
+        found: list[tuple[int, ...]] = []
+        for word in self.how.bad_words or ():
+            spelled = [word, " " + word] if isinstance(word, str) else []
+            found += [tuple(text.tokens(each, special=False)) for each in spelled] or [tuple(map(int, word))]
+        return list(dict.fromkeys(filter(None, found)))
 
 
 class Answer:
@@ -108,12 +127,13 @@ class Answer:
         self._wanted, self._end = wanted, spec.end
         never = (*spec.never, *(spec.end if wanted.ignore_eos else ()))
         self._never = np.array(never, np.int64)
+        self._never_early = np.array([*never, *(spec.end if wanted.least else ())], np.int64)
         first = spec.speech.first_never if spec.speech else ()
-        self._never_first = np.array([*never, *first], np.int64)
+        self._never_first = np.array([*self._never_early, *first], np.int64)
         self._pieces = Pieces(text, wanted.stop, special=wanted.special)
         special = text.special_tokens() if wanted.stop else {}
         self._stops = {special[stop] for stop in wanted.stop if stop in special}
-        self._sampler = Sampler(wanted.how, list(seen))
+        self._sampler = Sampler(wanted.how, list(seen), wanted.words(text))
         self._asked, self._kept = len(asked), kept
         self._written: list[str] = []
         self._reported: list[LogProbabilities] = []
@@ -125,7 +145,10 @@ class Answer:
         """Choose the next token; the text that is certain with it. `full` ends it: there is no room for the token."""
         if not self.said:
             self._first = time.perf_counter()
-        token = self._sampler.choose(_without(logits, self._never if self.said else self._never_first))
+        never = self._never_first if not self.said else self._never
+        if 0 < len(self.said) < self._wanted.least:
+            never = self._never_early
+        token = self._sampler.choose(_without(logits, never))
         self.said.append(token)
         if self._wanted.logprobs:
             self._reported.append(log_probabilities(logits, token, self._wanted.logprobs))

@@ -102,6 +102,10 @@ class Held:
     def feed(self, tokens: Sequence[int] | np.ndarray, slot: int) -> np.ndarray:
         """The logits [vocabulary] behind `tokens`, which follow those in the slot."""
         self.check([slot])
+        if self._steps.source is not None and self._read[slot] is None:
+            raise UsageError(
+                "expected a text or sound that these tokens answer, found none yet: pass one to encode or prefill first"
+            )
         self._restore(slot)
         ids = whole_ids(tokens).tolist()
         logits = self._steps.feed(ids, slot)

@@ -136,6 +136,11 @@ class LanguageModel:
         return self._steps.source is not None
 
     @property
+    def hears(self) -> bool:
+        """Whether that encoder reads sounds."""
+        return self._steps.source is not None and self._steps.source.heard is not None
+
+    @property
     def slots(self) -> int:
         """Sequences that have caches."""
         return len(self._steps.filled)
@@ -239,6 +244,7 @@ class LanguageModel:
         language: str | None = None,
         translate: bool = False,
         max_new_tokens: int | None = None,
+        min_new_tokens: int = 0,
         stop: Sequence[str] | None = None,
         logprobs: int = 0,
         special: bool = False,
@@ -248,8 +254,9 @@ class LanguageModel:
         """The answer to a prompt (text or token ids), to a conversation, or to a sound.
 
         The most likely tokens, unless `sampling` (the fields of `Sampling`: temperature, top_k, top_p, min_p,
-        repetition_penalty, presence_penalty, frequency_penalty, logit_bias, seed) says otherwise; up to
-        `max_new_tokens`, else to the end of the context; with `ignore_eos` no token that ends an answer is chosen.
+        typical_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias, no_repeat_ngram_size, bad_words,
+        seed) says otherwise; up to `max_new_tokens`, else to the end of the context. No token that ends an answer is
+        among the first `min_new_tokens`, nor anywhere with `ignore_eos`.
         `logprobs` is how many of the likeliest tokens are reported at each place.
 
         `stop` are texts that end an answer in front of them; one that is a special token's is found also where
@@ -264,7 +271,7 @@ class LanguageModel:
 
         Of a translator into several languages, `language` is that of the answer to a prompt, as its tokenizer calls it.
         """
-        wanted = Wanted.of(max_new_tokens, stop, logprobs, (special, ignore_eos), sampling)
+        wanted = Wanted.of((max_new_tokens, min_new_tokens), stop, logprobs, (special, ignore_eos), sampling)
         asked = partial(self.tokens, prompt, messages, tools, template)
         if self._together is not None and audio is None and (language, translate) == (None, False):
             return self._together.answers([(asked(), wanted)])[0]
@@ -276,6 +283,7 @@ class LanguageModel:
         prompts: Sequence[Prompt | Sequence[Message]],
         *,
         max_new_tokens: int | None = None,
+        min_new_tokens: int = 0,
         stop: Sequence[str] | None = None,
         logprobs: int = 0,
         special: bool = False,
@@ -287,7 +295,7 @@ class LanguageModel:
         As many as there are slots are decoded together; one takes a slot as soon as an answer leaves it. The first
         error of one of them ends all.
         """
-        wanted = Wanted.of(max_new_tokens, stop, logprobs, (special, ignore_eos), sampling)
+        wanted = Wanted.of((max_new_tokens, min_new_tokens), stop, logprobs, (special, ignore_eos), sampling)
         if isinstance(prompts, (str, bytes, Mapping)) or not isinstance(prompts, Iterable):
             raise UsageError(f"expected a list of prompts, found one, {prompts!r:.80}: put it into a list")
         if self._together is not None:
@@ -317,6 +325,7 @@ class LanguageModel:
         language: str | None = None,
         translate: bool = False,
         max_new_tokens: int | None = None,
+        min_new_tokens: int = 0,
         stop: Sequence[str] | None = None,
         logprobs: int = 0,
         special: bool = False,
@@ -328,7 +337,7 @@ class LanguageModel:
         One stream at a time, `UsageError` for a second one, unless there are slots. What a dropped stream said stays in
         the caches.
         """
-        wanted = Wanted.of(max_new_tokens, stop, logprobs, (special, ignore_eos), sampling)
+        wanted = Wanted.of((max_new_tokens, min_new_tokens), stop, logprobs, (special, ignore_eos), sampling)
         asked = partial(self.tokens, prompt, messages, tools, template)
         if self._together is not None and audio is None and (language, translate) == (None, False):
             return (yield from self._together.stream(asked(), wanted))

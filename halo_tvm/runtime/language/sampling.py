@@ -1,24 +1,27 @@
 """Choosing the next token from logits.
 
-The order is that of llama.cpp and transformers: logit bias, repetition, frequency and presence penalties, temperature,
-top_k, top_p, min_p, then a draw. Equal seeds give equal tokens. Only the candidates that top_k or top_p can leave are
-ever sorted, so that a choice costs a small part of a step whatever the size of the vocabulary.
+The order is that of transformers: logit bias, repetition, frequency and presence penalties, words and repeated runs
+that are ruled out, temperature, top_k, top_p, min_p, typical_p, then a draw. Equal seeds give equal tokens. Only the
+candidates that top_k or top_p can leave are ever sorted, unless typical_p asks for more, so that a choice costs a small
+part of a step whatever the size of the vocabulary.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 
 import numpy as np
 
 from ...errors import InputError, UsageError
+from .banned import Banned
 from .ids import is_whole
 
-Option = float | Mapping[int, float] | None  # the value of a field of `Sampling`
+Word = str | Sequence[int]  # as text, or as token ids
+Option = float | Mapping[int, float] | Sequence[Word] | None  # the value of a field of `Sampling`
 
 _LARGEST = 1e308  # a finite float64
 _FIRST = 256  # candidates that are sorted first; four times as many while they do not hold top_p
@@ -28,22 +31,29 @@ _FIRST = 256  # candidates that are sorted first; four times as many while they 
 class Sampling:
     """How tokens are chosen: the most likely one unless a field says otherwise.
 
-    A `temperature`, `top_k`, `top_p` or `min_p` asks for a draw; without a temperature it is 1. A temperature of 0 is
-    the most likely token, a `top_k` of 0 no bound.
+    A `temperature`, `top_k`, `top_p`, `min_p` or `typical_p` asks for a draw; without a temperature it is 1. A
+    temperature of 0 is the most likely token, a `top_k` of 0 no bound.
 
     The repetition penalty divides logits of tokens that were in the prompt or the answer (multiplies negative ones).
     From a logit are taken `frequency_penalty` for every time that the answer has its token, and once
     `presence_penalty` where it has it at all. `logit_bias` is added to the logits of token ids; -inf: never chosen.
+
+    No run of `no_repeat_ngram_size` tokens, of the prompt or the answer, occurs again. `bad_words`, texts or token ids,
+    are never completed. `typical_p` draws among the tokens whose information is nearest to the expected one
+    (arXiv:2202.00666).
     """
 
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
+    typical_p: float | None = None
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: Mapping[int, float] | None = None
+    no_repeat_ngram_size: int | None = None
+    bad_words: Sequence[Word] | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -51,15 +61,19 @@ class Sampling:
         _check_whole("top_k", self.top_k, "the likeliest")
         _check("top_p", self.top_p, math.ulp(0), 1, "above 0 and at most 1")
         _check("min_p", self.min_p, 0, 1, "from 0 to 1")
+        _check("typical_p", self.typical_p, math.ulp(0), 1, "above 0 and at most 1")
+        _check_whole("no_repeat_ngram_size", self.no_repeat_ngram_size, "repeated runs")
         _check("repetition_penalty", self.repetition_penalty, 1e-3, 1e3, "above 0, from 0.001 to 1000", "no penalty")
         for name in ("presence_penalty", "frequency_penalty"):
             _check(name, getattr(self, name), -1e3, 1e3, "from -1000 to 1000", "no penalty")
         _check_whole("seed", self.seed, "another one each time")
         _check_bias(self.logit_bias)
+        _check_words(self.bad_words)
 
     @property
     def draws(self) -> bool:
-        asked = any(x is not None for x in (self.temperature, self.top_k or None, self.top_p, self.min_p))
+        cuts = (self.top_k or None, self.top_p, self.min_p, self.typical_p)
+        asked = any(x is not None for x in (self.temperature, *cuts))
         return asked and self.temperature != 0
 
 
@@ -92,11 +106,29 @@ def _check_bias(bias: Mapping[int, float] | None) -> None:
             raise UsageError(f"expected numbers in logit_bias, or -inf for never, found {value!r:.80}: correct it")
 
 
-class Sampler:
-    """One answer's choices; `seen` are the tokens in front of it, which a repetition penalty makes less likely."""
+def _check_words(words: Sequence[Word] | None) -> None:
+    if words is None:
+        return
+    if isinstance(words, (str, bytes, Mapping)) or not isinstance(words, Iterable):
+        raise UsageError(f"expected bad_words as a list of texts, found {words!r:.80}: put one text into a list")
+    for word in words:
+        ids = isinstance(word, Sequence) and not isinstance(word, bytes)
+        if not ids or not len(word) or not (isinstance(word, str) or all(is_whole(i) and i >= 0 for i in word)):
+            raise UsageError(
+                f"expected bad_words as texts of at least one character, or lists of token ids, found {word!r:.80}: "
+                "correct it"
+            )
 
-    def __init__(self, how: Sampling, seen: list[int]) -> None:
+
+class Sampler:
+    """One answer's choices; `seen` are the tokens in front of it, which count for what must not be repeated.
+
+    `words` are the bad words as token ids.
+    """
+
+    def __init__(self, how: Sampling, seen: list[int], words: Sequence[tuple[int, ...]] = ()) -> None:
         self.how = how
+        self._banned = Banned(words, how.no_repeat_ngram_size, seen)
         self._random = np.random.default_rng(how.seed)
         self._seen = set(seen) if how.repetition_penalty not in (None, 1) else None
         self._said: Counter[int] | None = Counter() if how.presence_penalty or how.frequency_penalty else None
@@ -108,6 +140,11 @@ class Sampler:
         how = self.how
         logits = self._changed(logits)
         best = int(logits.argmax())  # of NaN there is none larger: the first one is found
+        if logits[best] == -math.inf and (self._banned or self._biased.size):
+            raise InputError(
+                "expected a token that may come next, found none: logit_bias, bad_words and no_repeat_ngram_size rule "
+                "out all of them; loosen one"
+            )
         if not math.isfinite(logits[best]):
             raise InputError(
                 f"expected logits to choose a token from, found {logits[best]}: the input, or a precision that its "
@@ -118,12 +155,14 @@ class Sampler:
             self._seen.add(token)
         if self._said is not None:
             self._said[token] += 1
+        if self._banned:
+            self._banned.add(token)
         return token
 
     def _changed(self, logits: np.ndarray) -> np.ndarray:
-        """With bias and penalties: those that were given where there are none, else float64."""
+        """With bias, penalties and bans: those that were given where there are none, else float64."""
         how = self.how
-        if self._seen is None and self._said is None and not self._biased.size:
+        if self._seen is None and self._said is None and not self._biased.size and not self._banned:
             return logits
         changed = logits.astype(np.float64)
         changed[self._biased] += self._bias
@@ -134,6 +173,8 @@ class Sampler:
         if self._said:
             at, counts = np.array([*self._said.items()], np.int64).T
             changed[at] -= counts * float(how.frequency_penalty or 0) + float(how.presence_penalty or 0)
+        if self._banned:
+            changed[self._banned.next()] = -np.inf
         return changed
 
     def _drawn(self, logits: np.ndarray, best: int) -> int:
@@ -152,6 +193,9 @@ class Sampler:
         if how.min_p:
             kept = np.flatnonzero(weights >= how.min_p * weights.max())
             tokens, weights = tokens[kept], weights[kept]
+        if how.typical_p is not None and how.typical_p < 1:
+            kept = _typical(weights, float(how.typical_p))
+            tokens, weights = tokens[kept], weights[kept]
         order = np.argsort(tokens)  # so that a draw does not depend on how candidates were found
         ends = np.cumsum(weights[order])
         place = int(np.searchsorted(ends, self._random.random() * ends[-1], side="right"))
@@ -169,6 +213,18 @@ def _likeliest(weights: np.ndarray, enough: float) -> np.ndarray:
         if whole or sums[-1] >= enough:
             return order[: int(np.searchsorted(sums, enough, side="left")) + 1]
         count *= 4
+
+
+def _typical(weights: np.ndarray, enough: float) -> np.ndarray:
+    """Indices of the fewest weights, those first whose information is nearest to the expected one, of that share."""
+    shares = weights / weights.sum()
+    with np.errstate(divide="ignore"):
+        information = -np.log(shares)
+    expected = (shares * np.where(shares > 0, information, 0)).sum()
+    order = np.argsort(np.abs(information - expected), kind="stable")
+    sums = np.cumsum(shares[order])
+    found: np.ndarray = order[: int(np.searchsorted(sums, enough, side="left")) + 1]
+    return found
 
 
 def log_probabilities(logits: np.ndarray, token: int, count: int) -> tuple[float, list[tuple[int, float]]]:
