@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import UnsupportedModel
 from ._json import read_json
+from ._pieces import added, between, bpe, unfit, whole, word_of
 
 FILES = ("vocab.json", "merges.txt")
 _LARGEST = 64 << 20
@@ -32,46 +32,25 @@ def byte_pair_tokenizer(folder: Path, kind: object, about: Mapping[str, object])
         return None
     ids = read_json(vocabulary, "vocab.json of byte pairs")
     if not ids or sorted(map(_number, ids.values())) != list(range(len(ids))):
-        raise _unfit(vocabulary, "ids from 0 on, each once")
+        raise unfit(vocabulary, "ids from 0 on, each once")
     pairs = _pairs(merges)
     lost = next((p for p in pairs if any(part not in ids for part in (*p, "".join(p)))), None)
     if lost is not None:
-        raise _unfit(merges, f"pairs of tokens that make a token ({' '.join(lost)[:40]!r} does not)")
-    added = added_tokens(folder, ids, about, vocabulary.name)
+        raise unfit(merges, f"pairs of tokens that make a token ({' '.join(lost)[:40]!r} does not)")
+    more = added_tokens(folder, ids, about, vocabulary.name)
     plain = plain_tokens(about)
-    token = _text(about.get("bos_token"))
-    begin = token if about.get("add_bos_token") is True and token in {**ids, **added} else None
+    token = word_of(about.get("bos_token"))
+    known = {**ids, **more}
+    front = {_number(known[token]): token} if about.get("add_bos_token") is True and token in known else {}
     bytes_ = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    text = {"Sequence": {"id": "A", "type_id": 0}}
-    front = [] if begin is None else [{"SpecialToken": {"id": begin, "type_id": 0}}]
-    special = {} if begin is None else {begin: {"id": begin, "ids": [{**ids, **added}[begin]], "tokens": [begin]}}
-    return json.dumps(
-        {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": [
-                {"id": i, "content": word, **flags, "special": word not in plain} for word, i in added.items()
-            ],
-            "normalizer": None,
-            "pre_tokenizer": {**bytes_, "add_prefix_space": about.get("add_prefix_space") is True},
-            "decoder": {**bytes_, "add_prefix_space": True},
-            "post_processor": {
-                "type": "TemplateProcessing",
-                "single": [*front, text],
-                "pair": [*front, text, {"Sequence": {"id": "B", "type_id": 1}}],
-                "special_tokens": special,
-            },
-            "model": {
-                "type": "BPE",
-                **dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix")),
-                **dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False),
-                "vocab": ids,
-                "merges": [list(pair) for pair in pairs],
-            },
-        }
-    ).encode()
+    parts = {
+        "normalizer": None,
+        "pre_tokenizer": {**bytes_, "add_prefix_space": about.get("add_prefix_space") is True},
+        "decoder": {**bytes_, "add_prefix_space": True},
+        "model": bpe(ids, pairs),
+    }
+    listed = [added(i, word, special=word not in plain) for word, i in more.items()]
+    return json.dumps(whole(listed, parts, between(front, next(iter(front), None), None))).encode()
 
 
 def _pairs(file: Path) -> list[tuple[str, str]]:
@@ -80,14 +59,14 @@ def _pairs(file: Path) -> list[tuple[str, str]]:
             raise ValueError(f"more than {_LARGEST} bytes")
         lines = file.read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError) as reason:
-        raise _unfit(file, f"a text of pairs ({reason})") from reason
+        raise unfit(file, f"a text of pairs ({reason})") from reason
     found = []
     for line in lines[1:] if lines[0].startswith("#version") else lines:
         parts = line.rstrip("\r").split(" ")
         if parts == [""]:
             continue
         if len(parts) != 2:
-            raise _unfit(file, f"two tokens a line, not {line[:40]!r}")
+            raise unfit(file, f"two tokens a line, not {line[:40]!r}")
         found.append((parts[0], parts[1]))
     return found
 
@@ -95,19 +74,19 @@ def _pairs(file: Path) -> list[tuple[str, str]]:
 def added_tokens(folder: Path, ids: Mapping[str, object], about: Mapping[str, object], file: str) -> dict[str, int]:
     """Tokens that no text is cut into, and those behind the vocabulary of `file`, in the order of their ids."""
     found: dict[str, int] = {}
-    for word in filter(None, (_text(about.get(name)) for name in _WORDS)):
+    for word in filter(None, (word_of(about.get(name)) for name in _WORDS)):
         if word in ids:
             found[word] = _number(ids[word])
     more = folder / "added_tokens.json"
     listed = read_json(more, "added_tokens.json") if more.is_file() else {}
     decoder = about.get("added_tokens_decoder")
     for number, token in decoder.items() if isinstance(decoder, Mapping) else ():
-        content = _text(token)
+        content = word_of(token)
         if content is not None and str(number).isdecimal():
             listed = {**listed, content: int(number)}
     for word, number in listed.items():
         if _number(number) < 0 or ids.get(word, number) != number:
-            raise _unfit(folder / file, f"the id that {word[:40]!r} has as an added token")
+            raise unfit(folder / file, f"the id that {word[:40]!r} has as an added token")
         found[word] = _number(number)
     return dict(sorted(found.items(), key=lambda item: item[1]))
 
@@ -116,19 +95,9 @@ def plain_tokens(about: Mapping[str, object]) -> set[str]:
     """The added tokens that tokenizer_config.json calls no special ones: their text is part of an answer's."""
     decoder = about.get("added_tokens_decoder")
     entries = decoder.values() if isinstance(decoder, Mapping) else ()
-    plain = {_text(entry) for entry in entries if isinstance(entry, Mapping) and entry.get("special") is False}
-    return {word for word in plain if word is not None} - {_text(about.get(name)) for name in _WORDS}
-
-
-def _text(token: object) -> str | None:
-    """A token, which newer files write as an object."""
-    found = token.get("content") if isinstance(token, Mapping) else token
-    return found if isinstance(found, str) else None
+    plain = {word_of(entry) for entry in entries if isinstance(entry, Mapping) and entry.get("special") is False}
+    return {word for word in plain if word is not None} - {word_of(about.get(name)) for name in _WORDS}
 
 
 def _number(value: object) -> int:
     return value if type(value) is int else -1
-
-
-def _unfit(file: Path, expected: str) -> UnsupportedModel:
-    return UnsupportedModel(f"expected {file.name} to be {expected}, found another file: download the model again")

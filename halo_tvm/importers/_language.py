@@ -12,6 +12,7 @@ from ..imported import ImportedModel
 from ._byte_pairs import byte_pair_tokenizer
 from ._json import read_json
 from ._piece_tokenizer import piece_tokenizer
+from ._pieces import word_of
 from ._sentence_piece import marian_tokenizer
 
 TOKENIZER = "tokenizer.json"
@@ -158,14 +159,8 @@ def _words(folder: Path, about: Mapping[str, object]) -> dict[str, str]:
     for where in (about, own):
         for more in (where, where.get("extra_special_tokens"), where.get("model_specific_special_tokens")):
             named |= more if isinstance(more, Mapping) else {}  # without names they are a list
-    words = {name: _word(value) for name, value in named.items() if name.endswith("_token")}
+    words = {name: word_of(value) for name, value in named.items() if name.endswith("_token")}
     return {name: word for name, word in words.items() if word is not None}
-
-
-def _word(value: object) -> str | None:
-    """A special token, which newer files write as an object."""
-    found = value.get("content") if isinstance(value, Mapping) else value
-    return found if isinstance(found, str) else None
 
 
 def _templates(folder: Path, about: Mapping[str, object]) -> dict[str, str | None]:

@@ -11,25 +11,10 @@ from tvm import relax
 _KNOWN = frozenset(
     f"relax.{name}"
     for name in (
-        "shape_of",
-        "tensor_to_shape",
-        "null_value",
-        "call_tir",
-        "call_tir_inplace",
-        "call_dps_packed",
-        "call_pure_packed",
-        "call_inplace_packed",
-        "sort",
-        "argsort",
-        "topk",
-        "cumsum",
-        "cumprod",
-        "nonzero",
-        "unique",
-        "invoke_pure_closure",
-        "invoke_closure",
-        "make_closure",
-    )
+        "shape_of tensor_to_shape null_value call_tir call_tir_inplace call_dps_packed call_pure_packed "
+        "call_inplace_packed sort argsort topk cumsum cumprod nonzero unique invoke_pure_closure invoke_closure "
+        "make_closure"
+    ).split()
 )
 
 

@@ -10,24 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from ._byte_pairs import added_tokens, plain_tokens
-from ._pieces import CONTROL, UNKNOWN, USER, Json, added, between, merging, whole
+from ._pieces import Json, added, apart, between, merging, whole, word_of
 from ._sentence_piece import model_in
 
 FILE = "tokenizer.model"
 _BYTE_PAIRS = 2  # the kind of model
 # Classes whose ids are those of the file; others move them, or add tokens of their own.
-_CLASSES = (
-    "Llama",
-    "CodeLlama",
-    "Gemma",
-    "InternLM",
-    "InternLM2",
-    "InternLM3",
-    "Yi",
-    "Baichuan",
-    "Aquila",
-    "Persimmon",
-)
+_CLASSES = tuple("Llama CodeLlama Gemma InternLM InternLM2 InternLM3 Yi Baichuan Aquila Persimmon".split())
 
 
 def piece_tokenizer(folder: Path, about: Mapping[str, object]) -> bytes | None:
@@ -52,24 +41,14 @@ def piece_tokenizer(folder: Path, about: Mapping[str, object]) -> bytes | None:
     if model.single_spaces:
         replaced = ((r"\A +| +\z", ""), (" {2,}", " "))  # line breaks stay
         before += [{"type": "Replace", "pattern": {"Regex": old}, "content": new} for old, new in replaced]
-    own = {i: added(i, tokens[i], special=bool(kinds[i] != USER)) for i in _apart(kinds)}
     ids: dict[str, object] = {token: i for i, token in enumerate(tokens)}
     plain = plain_tokens(about)
     more = {i: added(i, word, special=word not in plain) for word, i in added_tokens(folder, ids, about, FILE).items()}
-    ends = [ids.get(_word(about, f"{name}_token", usual)) for name, usual in (("bos", "<s>"), ("eos", "</s>"))]
+    named_ends = [word_of(about.get(key, usual)) for key, usual in (("bos_token", "<s>"), ("eos_token", "</s>"))]
+    ends = [ids.get(word or "") for word in named_ends]
     asked = (about.get("add_bos_token", True) is True, about.get("add_eos_token") is True)
     begin, end = (token if wanted and type(token) is int else None for token, wanted in zip(ends, asked))
     scores = np.array([piece.score for piece in model.pieces], np.float32)
     parts = merging(tokens, scores, kinds, front=model.front, before=before)
-    listed = [token for _, token in sorted({**own, **more}.items())]
+    listed = [token for _, token in sorted({**apart(tokens, kinds), **more}.items())]
     return json.dumps(whole(listed, parts, between(tokens, begin, end))).encode()
-
-
-def _apart(kinds: np.ndarray) -> list[int]:
-    return [int(i) for i in np.flatnonzero(np.isin(kinds, (UNKNOWN, CONTROL, USER)))]
-
-
-def _word(about: Mapping[str, object], name: str, usual: str) -> str:
-    found = about.get(name, usual)
-    found = found.get("content") if isinstance(found, Mapping) else found
-    return found if isinstance(found, str) else ""

@@ -1,13 +1,13 @@
-"""SentencePiece's BPE in the JSON that the package `tokenizers` reads, whatever file it comes from.
-
-Every token has a score, from which the merges follow: two tokens merge into a third, the best score first.
-"""
+"""What readers of tokenizers make tokenizer.json of, the JSON that the package `tokenizers` reads."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
+
+from ..errors import UnsupportedModel
 
 Json = dict[str, object]
 NORMAL, UNKNOWN, CONTROL, USER = 1, 2, 3, 4  # kinds of tokens
@@ -15,7 +15,7 @@ GAP = "\u2581"  # SentencePiece's space
 _LONGEST_PIECE = 64  # characters: a longer token is made of no merges, as none of real vocabularies needs them
 
 
-def whole(added: Sequence[Json], parts: Json, post_processor: Json) -> Json:
+def whole(added: Sequence[Json], parts: Mapping[str, object], post_processor: Mapping[str, object]) -> Json:
     """tokenizer.json."""
     head = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": list(added)}
     return {**head, **parts, "post_processor": post_processor}
@@ -27,8 +27,24 @@ def added(index: int, text: str, *, special: bool) -> Json:
     return {"id": index, "content": text, **plain, "special": special}
 
 
-def between(tokens: Sequence[str], begin: int | None, end: int | None) -> Json:
-    """The post-processor that puts tokens in front of and behind every text."""
+def apart(tokens: Sequence[str], kinds: np.ndarray) -> dict[int, Json]:
+    """Those of `tokens` of the `kinds` int [n] that are not normal, by their numbers."""
+    numbers = np.flatnonzero(np.isin(kinds, (UNKNOWN, CONTROL, USER))).tolist()
+    return {i: added(i, tokens[i], special=bool(kinds[i] != USER)) for i in numbers}
+
+
+def word_of(token: object) -> str | None:
+    """A token of tokenizer_config.json, which newer files write as an object."""
+    found = token.get("content") if isinstance(token, Mapping) else token
+    return found if isinstance(found, str) else None
+
+
+def unfit(file: Path, expected: str) -> UnsupportedModel:
+    return UnsupportedModel(f"expected {file.name} to be {expected}, found another file: download the model again")
+
+
+def between(tokens: Sequence[str] | Mapping[int, str], begin: int | None, end: int | None) -> Json:
+    """The post-processor that puts tokens, by their numbers, in front of and behind every text."""
 
     def special(token: int | None) -> list[Json]:
         return [] if token is None else [{"SpecialToken": {"id": tokens[token], "type_id": 0}}]
@@ -42,8 +58,9 @@ def between(tokens: Sequence[str], begin: int | None, end: int | None) -> Json:
 def merging(
     tokens: Sequence[str], scores: np.ndarray, kinds: np.ndarray, *, front: bool, before: Sequence[Json] = ()
 ) -> Json:
-    """Normalizer, decoder and model of tokens with float scores [n] and the kinds int [n].
+    """SentencePiece's BPE: normalizer, decoder and model of tokens with float scores [n] and the kinds int [n].
 
+    The merges follow from the scores: two tokens merge into a third, the best score first.
     `front`: a text begins with a space. `before` are normalizers in front of those for spaces.
     """
     vocabulary = {token: index for index, token in enumerate(tokens)}
@@ -80,7 +97,7 @@ def merging(
     }
 
 
-def bpe(vocabulary: Mapping[str, int], merges: Sequence[Sequence[str]], **changes: object) -> Json:
+def bpe(vocabulary: Mapping[str, object], merges: Sequence[Sequence[str]], **changes: object) -> Json:
     """A model of byte pairs, with what `changes` of the usual options."""
     usual = dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False)
     none = dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"))

@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import UnsupportedModel
 from ._json import read_json
-from ._pieces import GAP, NORMAL, added
+from ._pieces import GAP, NORMAL, added, unfit, whole
 
 FILES = ("source.spm", "vocab.json")
 _LARGEST = 64 << 20
@@ -62,46 +61,42 @@ def marian_tokenizer(folder: Path) -> bytes | None:
     ids = read_json(vocabulary, "vocab.json of a Marian model")
     words = sorted(ids, key=lambda word: ids[word] if type(ids[word]) is int else -1)  # type: ignore[arg-type, return-value]
     if not words or [ids[word] for word in words] != list(range(len(words))):
-        raise _unfit(vocabulary, "ids from 0 on, each once")
+        raise unfit(vocabulary, "ids from 0 on, each once")
     model = model_in(source)
     if model.kind != _UNIGRAM or not model.scores:
-        raise _unfit(source, "a unigram model")
+        raise unfit(source, "a unigram model")
     special = [word for word in ("</s>", "<unk>", "<pad>") if word in ids]
     apart = [(i, word) for i, word in enumerate(words) if word in special or _LANGUAGE.fullmatch(word)]
     end = [{"SpecialToken": {"id": "</s>", "type_id": 0}}] if "</s>" in ids else []
     text = {"Sequence": {"id": "A", "type_id": 0}}
     space = {"type": "Metaspace", "replacement": GAP, "prepend_scheme": "always", "split": True}
     rules = base64.b64encode(model.rules).decode()
-    return json.dumps(
-        {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": [added(i, word, special=word in special) for i, word in apart],
-            "normalizer": {
-                "type": "Sequence",
-                "normalizers": [
-                    *([{"type": "Precompiled", "precompiled_charsmap": rules}] if rules else []),
-                    {"type": "Strip", "strip_left": True, "strip_right": True},
-                    {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
-                ],
-            },
-            "pre_tokenizer": space,
-            "decoder": space,
-            "post_processor": {
-                "type": "TemplateProcessing",
-                "single": [text, *end],
-                "pair": [text, {"Sequence": {"id": "B", "type_id": 0}}, *end],
-                "special_tokens": {"</s>": {"id": "</s>", "ids": [ids["</s>"]], "tokens": ["</s>"]}} if end else {},
-            },
-            "model": {
-                "type": "Unigram",
-                "unk_id": ids.get("<unk>"),
-                "vocab": [[w, 0.0 if w in special else model.scores.get(w, _FOREIGN)] for w in words],
-                "byte_fallback": False,
-            },
-        }
-    ).encode()
+    parts = {
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": [
+                *([{"type": "Precompiled", "precompiled_charsmap": rules}] if rules else []),
+                {"type": "Strip", "strip_left": True, "strip_right": True},
+                {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
+            ],
+        },
+        "pre_tokenizer": space,
+        "decoder": space,
+        "model": {
+            "type": "Unigram",
+            "unk_id": ids.get("<unk>"),
+            "vocab": [[w, 0.0 if w in special else model.scores.get(w, _FOREIGN)] for w in words],
+            "byte_fallback": False,
+        },
+    }
+    post_processor = {
+        "type": "TemplateProcessing",
+        "single": [text, *end],
+        "pair": [text, {"Sequence": {"id": "B", "type_id": 0}}, *end],
+        "special_tokens": {"</s>": {"id": "</s>", "ids": [ids["</s>"]], "tokens": ["</s>"]}} if end else {},
+    }
+    listed = [added(i, word, special=word in special) for i, word in apart]
+    return json.dumps(whole(listed, parts, post_processor)).encode()
 
 
 def model_in(file: Path) -> PieceModel:
@@ -111,11 +106,7 @@ def model_in(file: Path) -> PieceModel:
             raise ValueError(f"more than {_LARGEST} bytes")
         return read_model(file.read_bytes())
     except (ValueError, IndexError, struct.error) as reason:
-        raise _unfit(file, f"a model of SentencePiece ({reason})") from reason
-
-
-def _unfit(file: Path, expected: str) -> UnsupportedModel:
-    return UnsupportedModel(f"expected {file.name} to be {expected}, found another file: download the model again")
+        raise unfit(file, f"a model of SentencePiece ({reason})") from reason
 
 
 def read_model(raw: bytes) -> PieceModel:

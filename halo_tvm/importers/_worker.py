@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from ..array_files import one_reason
 from ..confinement import Policy, limit_memory
 from ..errors import HaloError
 from ..imported import ImportedModel
@@ -53,8 +54,7 @@ def _attempt(action: Callable[[], object]) -> tuple[object, dict[str, object]]:
     except MemoryError:
         return None, {"error": "MemoryError", "message": ""}
     except Exception as error:  # noqa: BLE001 - a worker's boundary: whatever the file provokes is its answer
-        first = next((text for text in map(str.strip, str(error).splitlines()) if text), "no message")
-        return None, {"error": "Exception", "message": f"{type(error).__name__}: {first}"}
+        return None, {"error": "Exception", "message": f"{type(error).__name__}: {one_reason(error)}"}
 
 
 def _convert(request: dict[str, object], policy: Policy, directory: Path) -> ImportedModel:

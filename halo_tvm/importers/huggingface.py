@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from ..array_files import one_reason
 from ..errors import BeyondDefinition, EnvironmentProblem, MissingPackage, UnsupportedModel
 from ..imported import ImportedModel
 from ..model_names import is_hub_name
@@ -124,15 +125,10 @@ def _of_hub(name: str) -> Path:
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
     except ImportError as missing:
         raise MissingPackage("huggingface_hub", f"the hub's model {name}", "pip install huggingface_hub") from missing
-    wanted = [
-        "*.json",
-        "*.safetensors",
-        "*chat_template*.jinja",
-        "additional_chat_templates/*.jinja",
-        "source.spm",
-        "tokenizer.model",
-        "merges.txt",
-    ]
+    wanted = (
+        "*.json *.safetensors *chat_template*.jinja additional_chat_templates/*.jinja source.spm tokenizer.model "
+        "merges.txt"
+    ).split()
     with suppress(LocalEntryNotFoundError):  # not in the cache
         kept = Path(hub.snapshot_download(name, allow_patterns=[*wanted, _PICKLED], local_files_only=True))
         if _is_whole(kept):
@@ -145,9 +141,8 @@ def _of_hub(name: str) -> Path:
             wanted.append(_PICKLED)
         return Path(hub.snapshot_download(name, allow_patterns=wanted, etag_timeout=_HUB_SECONDS))
     except (OfflineModeIsEnabled, HfHubHTTPError, LocalEntryNotFoundError, OSError, *transport) as reason:
-        line = next((t for t in str(reason).strip().splitlines() if t.strip()), type(reason).__name__)
         raise EnvironmentProblem(
-            f"expected to reach the hub for {name}, found {type(reason).__name__} ({line[:160]}): "
+            f"expected to reach the hub for {name}, found {type(reason).__name__} ({one_reason(reason)}): "
             "go online, or give the model's directory"
         ) from reason
 

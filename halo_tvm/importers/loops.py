@@ -16,13 +16,14 @@ is a chain of functions that call only their predecessor: `LEVELS` calls deep fo
 calls per step. Whether the loop goes on is the first part of what each function returns.
 
 Scan outputs: `allocate_rows` before the loop, `write_row` in its body, `first_rows` behind it. The rows are one tensor
-that each step writes in place, so that n steps cost n rows.
+that each step writes in place, so that n steps cost n rows. `counted_loop` writes one row of each in every step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+import numpy as np
 import tvm
 from tvm import relax, te, tirx
 
@@ -38,6 +39,7 @@ ALLOCATES, WRITES = "halo.allocates_rows", "halo.writes_row"  # of kernels
 _OPAQUE = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}  # no pass looks inside
 
 State = list[relax.Expr]
+Stepped = tuple[State, list[tuple[relax.Expr, relax.Expr]]]  # the state behind a step, and places and rows
 
 
 def while_loop(
@@ -141,6 +143,33 @@ def write_row(builder: relax.BlockBuilder, rows: relax.Expr, at: relax.Expr, row
     func = tirx.PrimFunc([index, source, target], body)
     gvar = builder.add_func(func.with_attrs({**_OPAQUE, WRITES: True}), "write_row")
     return builder.emit(relax.op.call_tir_inplace(gvar, relax.Tuple([at, row, rows]), [2], rows.ty))
+
+
+def counted_loop(
+    builder: relax.BlockBuilder,
+    count: relax.Expr,
+    init: Sequence[relax.Expr],
+    rows: Sequence[relax.Expr],
+    step: Callable[[State, relax.Expr], Stepped],
+    *,
+    name: str = "scan",
+) -> State:
+    """What has become of `init` behind `count` (int64 scalar tensor) steps, and `rows` as the steps have written them.
+
+    `step(state, number)` gives the next state, and for each of `rows` the place of a row and the row.
+    """
+    zero, one = (relax.const(np.int64(value), "int64") for value in (0, 1))
+
+    def turn(current: State) -> list[relax.Expr]:
+        number, state, kept = current[0], current[1 : 1 + len(init)], current[1 + len(init) :]
+        state, made = step(state, number)
+        written = [write_row(builder, all_, at, row) for all_, (at, row) in zip(kept, made, strict=True)]
+        return [builder.emit(relax.op.add(number, one)), *state, *written]
+
+    def proceed(current: State) -> relax.Expr:
+        return builder.emit(relax.op.less(current[0], count))
+
+    return while_loop(builder, [zero, *init, *rows], proceed, turn, name=name)[1:]
 
 
 def first_rows(builder: relax.BlockBuilder, rows: relax.Expr, count: relax.Expr) -> relax.Expr:

@@ -122,7 +122,10 @@ def of_axes() -> dict[str, Callable]:
         "reduce_max": lambda v: (v["x"].max(1), v["i"].max(0)),
         "reduce_min": lambda v: (v["x"].min(1), v["u"].min(0)),
         "reduce_prod": lambda v: v["r"].prod(1),
-        "reduce_and": lambda v: ((v["z"] > -1).all(1), lax.reduce(v["i"], np.int32(-1), lax.bitwise_and, (1,))),
+        "reduce_and": lambda v: (
+            (v["z"] > -1).all(1),
+            *(lax.reduce(x, np.int32(-1), lax.bitwise_and, (1,)) for x in (v["i"], v["i"][:, :0])),
+        ),
         "reduce_or": lambda v: ((v["z"] > 1).any(0), lax.reduce(v["i"], np.int32(0), lax.bitwise_or, (1,))),
         "reduce_xor": lambda v: lax.reduce(v["u"], np.uint32(0), lax.bitwise_xor, (1,)),
         "argmax": lambda v: (v["x"].argmax(1), v["z"].argmax(0), (v["i"] > 0).argmax(1)),

@@ -345,7 +345,13 @@ def test_spectra_between_real_numbers() -> None:
         return [tf.abs(half), tf.math.imag(-tf.signal.ifft2d(turned)), tf.sin(angle), tf.cos(angle)]
 
     _agrees(sounds, _normal(2, 300), sizes=[[None, None]], atol=2e-5)
+
+    def parts(x: tf.Tensor) -> list[tf.Tensor]:
+        made = tf.complex(x, tf.constant(1.0)), tf.complex(x[:, :1], x), tf.cast(x, tf.complex64)
+        return [part(z) for z in made for part in (tf.math.real, tf.math.imag)]
+
     _agrees(planes, _normal(2, 4, 6), atol=2e-5)
+    _agrees(parts, np.array([[np.inf, -np.inf, 1.5]], np.float32))
 
 
 @needs_tensorflow

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .._pieces import CONTROL, GAP, NORMAL, UNKNOWN, USER, Json, added, between, bpe, merging, whole
+from .._pieces import GAP, NORMAL, UNKNOWN, Json, apart, between, bpe, merging, whole
 from .container import Value
 
 
@@ -40,12 +40,8 @@ def tokenizer_json(metadata: Mapping[str, Value]) -> str:
         parts = _gemma(metadata, tokens, kinds)
     else:
         raise NoTokenizer(f"expected a tokenizer of the kind gpt2 or llama, or gemma4, found {kind!r:.60}")
-    apart = [added(i, tokens[i], special=bool(kinds[i] != USER)) for i in np.flatnonzero(_is_added(kinds)).tolist()]
-    return json.dumps(whole(apart, parts, between(tokens, *_ends(metadata, tokens, spm=kind != "gpt2"))))
-
-
-def _is_added(kinds: np.ndarray) -> np.ndarray:
-    return np.isin(kinds, (UNKNOWN, CONTROL, USER))
+    listed = list(apart(tokens, kinds).values())
+    return json.dumps(whole(listed, parts, between(tokens, *_ends(metadata, tokens, spm=kind != "gpt2"))))
 
 
 def _ends(metadata: Mapping[str, Value], tokens: Sequence[str], *, spm: bool) -> tuple[int | None, int | None]:

@@ -50,16 +50,11 @@ _WORDS = {
     "shortconv.l_cache": "conv_L_cache",
 }
 # Other models under names of this table: what says so, and is refused unless the architecture has it.
-_FOREIGN = (
-    "attention.clamp_kqv",
-    "attention.q_lora_rank",
-    "attention.kv_lora_rank",
-    "attention.temperature_scale",
-    "attention.shared_kv_layers",
-    "embedding_length_per_layer_input",
-    "expert_count",
-    "moe_latent_size",
-    "ssm.state_size",
+_FOREIGN = tuple(
+    (
+        "attention.clamp_kqv attention.q_lora_rank attention.kv_lora_rank attention.temperature_scale "
+        "attention.shared_kv_layers embedding_length_per_layer_input expert_count moe_latent_size ssm.state_size"
+    ).split()
 )
 _SIZES = ("attention.key_length", "attention.value_length")
 _EXPERTS = ("expert_count",)

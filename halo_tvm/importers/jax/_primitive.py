@@ -86,12 +86,6 @@ class Primitive(Builder):
             return None
         return value.array.reshape(-1)[0].item()  # type: ignore[no-any-return]
 
-    def static(self, dims: Sequence[Dim], what: str) -> list[int]:
-        """`dims` as numbers; `Refused` where one is symbolic."""
-        for dim in dims:
-            self.refuse_unless(isinstance(dim, int), f"{what} of the symbolic size {dim}")
-        return [int(dim) for dim in dims]
-
     # What to emit.
 
     def emit(self, expr: relax.Expr) -> relax.Var:

@@ -11,6 +11,7 @@ import numpy as np
 from jax import export, tree_util
 from tvm import relax
 
+from ...array_files import one_reason
 from ...artifact import UNBOUNDED
 from ...dimensions import text_of
 from ...errors import UnsupportedModel, UsageError
@@ -103,10 +104,9 @@ def _traced(flat: Callable[..., object], weights: Sequence[object], inputs: Sequ
     except (UnsupportedModel, UsageError):
         raise
     except Exception as reason:  # jax raises whatever the function's own code does
-        line = next((text for text in str(reason).strip().splitlines() if text.strip()), type(reason).__name__)
         raise UnsupportedModel(
-            f"expected a function that jax can trace for these inputs, found {type(reason).__name__} ({line[:200]}): "
-            "see jax's advice, bound or fix the symbolic sizes it names"
+            f"expected a function that jax can trace for these inputs, found {type(reason).__name__} "
+            f"({one_reason(reason)}): see jax's advice, bound or fix the symbolic sizes it names"
         ) from reason
 
 
@@ -228,7 +228,7 @@ def _structs(specs: Sequence[object], ranges: Mapping[str, tuple[int, int]]) -> 
     except (ValueError, TypeError) as reason:
         raise UsageError(
             f"expected an array, a jax.ShapeDtypeStruct or a pair such as ('b, 128', 'int32') for every input, "
-            f"found {specs!r:.200}: {str(reason).splitlines()[0][:200]}"
+            f"found {specs!r:.200}: {one_reason(reason)}"
         ) from reason
 
 

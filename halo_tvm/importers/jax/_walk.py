@@ -14,6 +14,7 @@ from tvm import relax
 
 from ...errors import UnsupportedModel
 from ...params import ParamRecipe, ParamSource, ParamTable
+from .._reasons import listed
 from ..meaning.builder import Refused, expr_shape
 from ..meaning.constant import Constant, numpy_dtype
 from ..meaning.sizes import prim
@@ -182,9 +183,7 @@ class Walker:
 
     def refused(self) -> str:
         """All that could not be converted, as a list; empty where all could be."""
-        return "; ".join(
-            f"{what} ({len(places)}: {', '.join(places[:3])})" for what, places in sorted(self._refused.items())
-        )
+        return listed(self._refused)
 
     # What follows from constants alone.
 
@@ -193,9 +192,8 @@ class Walker:
         given = [v.small if isinstance(v, Spread) else v for v in values]
         if not all(isinstance(v, Constant | Opaque) for v in given) or _has_effects(eqn):
             return None
-        scalars = [v.small if isinstance(v, Spread) else v for v in values]
-        if eqn.primitive.name in _OF_ELEMENTS and all(isinstance(v, Constant) and v.shape == () for v in scalars):
-            (small,) = [constant_of(r) for r in _evaluated(eqn, [_array(v) for v in scalars])]
+        if eqn.primitive.name in _OF_ELEMENTS and all(isinstance(v, Constant) and v.shape == () for v in given):
+            (small,) = [constant_of(r) for r in _evaluated(eqn, [_array(v) for v in given])]
             shape = tuple(self.dims.shape(eqn.outvars[0].aval.shape))
             return [Spread(small, shape) if shape and isinstance(small, Constant) else small]
         shapes = [d for v in (*eqn.invars, *eqn.outvars) for d in v.aval.shape]

@@ -5,13 +5,13 @@ window(o) = [floor(o * size / wanted), ceil((o + 1) * size / wanted)) along each
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 from tvm import ir, relax, te, tirx
 
 from ...extremes import maximum
 from ...relay_ops.parts.in_order import element_count
+from ...relay_ops.pooling import least
 from .builder import Builder, expr_shape
 from .pooling import first_place, global_pooling, place_of, pooling
 from .sizes import Dim, plain, prim
@@ -32,7 +32,7 @@ def adaptive_pooling(builder: Builder, x: relax.Expr, wanted: Sequence[Dim], kin
     def compute(x: te.Tensor) -> te.Tensor:
         bounds, ks = _bounds(x, wanted)
         wide = "float32" if kind == "average" and str(x.dtype) in ("float16", "bfloat16") else str(x.dtype)
-        outside = _lowest(wide) if kind == "max" else tirx.const(0, wide)
+        outside = least(wide) if kind == "max" else tirx.const(0, wide)
 
         def at(*i: ir.Expr) -> ir.Expr:
             inside, sources = _sources(i, bounds, ks)
@@ -110,9 +110,5 @@ def _sources(i: Sequence[ir.Expr], bounds: Sequence[tuple[_Bound, _Bound]], ks: 
 
 def _largest(value: ir.Expr, ks: Sequence) -> ir.Expr:
     """te.max that keeps a NaN, also of elements that are all -inf."""
-    reducer = te.comm_reducer(maximum, _lowest)
+    reducer = te.comm_reducer(maximum, least)
     return reducer(value, axis=ks)
-
-
-def _lowest(dtype: str) -> ir.Expr:
-    return tirx.const(-math.inf, dtype) if "float" in str(dtype) else tirx.min_value(str(dtype))

@@ -24,7 +24,7 @@ class Constant:
 
     @classmethod
     def of(cls, array: np.ndarray, name: str = "") -> Constant:
-        return cls(array.shape, dtype_name(array.dtype), lambda: array, name)
+        return cls(array.shape, array.dtype.name, lambda: array, name)
 
     @cached_property
     def array(self) -> np.ndarray:
@@ -33,11 +33,6 @@ class Constant:
     @property
     def size_bytes(self) -> int:
         return int(np.prod(self.shape, dtype=np.int64)) * numpy_dtype(self.dtype).itemsize
-
-
-def dtype_name(dtype: np.dtype) -> str:
-    """A NumPy dtype as TVM spells it."""
-    return "bool" if dtype == np.bool_ else dtype.name
 
 
 def numpy_dtype(dtype: str) -> np.dtype:

@@ -69,11 +69,6 @@ def widened(builder: Builder, x: relax.Expr) -> relax.Expr:
     return builder.emit(relax.op.astype(x, "float32")) if expr_dtype(x) in HALVES else x
 
 
-def narrowed(x: relax.Expr, dtype: str) -> relax.Expr:
-    """A bound tensor back in the type that it was widened from."""
-    return x if dtype == expr_dtype(x) else relax.op.astype(x, dtype)
-
-
 def dtype_of(x: Scalar) -> str:
     """The type of an element."""
     return str(x.dtype if hasattr(x, "dtype") else x.ty.dtype)

@@ -19,9 +19,7 @@ def power_of_integers(builder: Builder, base: relax.Expr, exponent: relax.Expr) 
         for _ in range(count - 1):
             out = builder.emit(relax.op.multiply(out, base))
         return out
-    if expr_dtype(exponent) != dtype:
-        exponent = builder.emit(relax.op.astype(exponent, dtype))
-    base, exponent = aligned(builder, [base, exponent])
+    base, exponent = aligned(builder, [base, builder.cast(exponent, dtype)])
     shape = broadcast_shape([base, exponent])
     fold = te.comm_reducer(lambda done, factor: done * done * factor, lambda kind: tirx.const(1, kind), name="power")
 

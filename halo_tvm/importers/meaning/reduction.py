@@ -1,15 +1,29 @@
-"""Reductions whose meaning is more than a sum: positions of extremes, the logarithm of a sum of exponentials."""
+"""Reductions: what they begin with, positions of extremes, the logarithm of a sum of exponentials."""
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
 from tvm import relax, te, tirx
 
 from .builder import Builder, expr_dtype, expr_shape
-from .pointwise import Scalar, const, const_like, narrowed, pointwise, widened
+from .pointwise import Scalar, const, const_like, pointwise, widened
 
 _NOWHERE = 2**31 - 1
+_UNITS = {"sum": 0, "add": 0, "prod": 1, "mul": 1}
+
+
+def neutral(kind: str, dtype: str) -> float | int | bool:
+    """What changes nothing that is joined to it by `kind`: sum or add, prod or mul, max, min."""
+    if kind in _UNITS:
+        return _UNITS[kind]
+    if "float" in dtype:
+        return -math.inf if kind == "max" else math.inf
+    if dtype == "bool":
+        return kind == "min"
+    info = np.iinfo(dtype)
+    return int(info.min if kind == "max" else info.max)
 
 
 def arg_index(builder: Builder, x: relax.Expr, axis: int, *, largest: bool, last: bool = False) -> relax.Expr:
@@ -59,4 +73,4 @@ def log_sum_exp(builder: Builder, x: relax.Expr, axes: list[int]) -> relax.Expr:
     top = pointwise(builder, lambda v: tirx.Select(tirx.abs(v) == infinite, const_like(0, v), v), top, name="finite")
     shifted = builder.emit(relax.op.exp(builder.emit(relax.op.subtract(x, top))))
     total = builder.emit(relax.op.log(builder.emit(relax.op.sum(shifted, axes, True))))
-    return builder.emit(narrowed(builder.emit(relax.op.add(total, top)), dtype))
+    return builder.cast(builder.emit(relax.op.add(total, top)), dtype)

@@ -19,13 +19,8 @@ from .builder import Builder, expr_dtype, expr_shape
 from .constant import Constant
 from .sizes import Dim, prim
 
-TRANSFORMS = (
-    "half_pixel",
-    "half_pixel_symmetric",
-    "pytorch_half_pixel",
-    "align_corners",
-    "asymmetric",
-    "tf_crop_and_resize",
+TRANSFORMS = tuple(
+    "half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymmetric tf_crop_and_resize".split()
 )
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 # A number in float64, or one for each element of a table: known, or an expression of the model.

@@ -6,6 +6,7 @@ Accurate to a few units in the last place in float32 and float64; shorter types 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from tvm import tirx
@@ -16,12 +17,17 @@ from .pointwise import Scalar, const_like, dtype_of
 _FAR = 1e9  # from here on x * x + 1 is x * x, also in float64
 
 
-def _series(x: Scalar, coefficients: list[float]) -> Scalar:
-    """c0 + c1 x + c2 x^2 + ... by Horner's rule."""
-    out = const_like(coefficients[-1], x)
-    for c in reversed(coefficients[:-1]):
-        out = out * x + const_like(c, x)
+def polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
+    """Horner's rule, the highest power first."""
+    out = const_like(coefficients[0], x)
+    for factor in coefficients[1:]:
+        out = out * x + const_like(factor, x)
     return out
+
+
+def _series(x: Scalar, coefficients: Sequence[float]) -> Scalar:
+    """c0 + c1 x + c2 x^2 + ..."""
+    return polynomial(x, coefficients[::-1])
 
 
 def expm1(x: Scalar) -> Scalar:

@@ -8,7 +8,7 @@ from tvm import tirx
 
 from ...extremes import maximum, minimum
 from .pointwise import Scalar, const, const_like
-from .scalar import log1p
+from .scalar import log1p, polynomial
 
 # Giles, "Approximating the erfinv function" (GPU Computing Gems, 2011): in w - 2.5 below 5, in sqrt(w) - 3 above.
 _NEAR = (
@@ -55,7 +55,7 @@ def erf_inv(x: Scalar) -> Scalar:
     one = const_like(1, x)
     w = -log1p(-x * x)
     near, far = w - const_like(2.5, x), tirx.sqrt(w) - const_like(3, x)
-    factor = tirx.Select(w < const_like(5, x), _polynomial(near, _NEAR), _polynomial(far, _FAR))
+    factor = tirx.Select(w < const_like(5, x), polynomial(near, _NEAR), polynomial(far, _FAR))
     edge = tirx.Select(x > const_like(0, x), const_like(math.inf, x), const_like(-math.inf, x))
     return tirx.Select(tirx.abs(x) == one, edge, factor * x)
 
@@ -64,7 +64,7 @@ def erfc(x: Scalar) -> Scalar:
     """1 - erf(x), of large x to its own last digits (W. H. Press et al., Numerical Recipes, 6.2)."""
     size, one = tirx.abs(x), const_like(1, x)
     t = one / (one + const_like(0.5, x) * size)
-    far = t * tirx.exp(_polynomial(t, _ERFC) - size * size)
+    far = t * tirx.exp(polynomial(t, _ERFC) - size * size)
     near = one - tirx.erf(size)
     positive = tirx.Select(size < const_like(0.5, x), near, far)
     return tirx.Select(x < const_like(0, x), const_like(2, x) - positive, positive)
@@ -117,11 +117,3 @@ def next_after(x: Scalar, y: Scalar) -> Scalar:
     moved = tirx.Select(x == zero, tirx.Select(y > zero, least, -least), moved)
     unordered = tirx.any(tirx.isnan(x), tirx.isnan(y))
     return tirx.Select(unordered, x + y, tirx.Select(x == y, y, moved))
-
-
-def _polynomial(x: Scalar, coefficients: tuple[float, ...]) -> Scalar:
-    """Horner's rule, the highest power first."""
-    out = const_like(coefficients[0], x)
-    for factor in coefficients[1:]:
-        out = out * x + const_like(factor, x)
-    return out

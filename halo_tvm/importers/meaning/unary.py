@@ -8,7 +8,7 @@ from tvm import relax, tirx
 
 from . import scalar
 from .builder import Builder, expr_dtype
-from .pointwise import Scalar, const_like, in_float32, narrowed, pointwise, widened
+from .pointwise import Scalar, const_like, in_float32, pointwise, widened
 
 # What Relax and the code generator do exactly.
 _RELAX: dict[str, Callable[[relax.Expr], relax.Expr]] = {
@@ -39,7 +39,7 @@ def unary(builder: Builder, name: str, x: relax.Expr) -> relax.Expr:
     if name in _SCALAR or name == "tanh" and dtype == "float64":
         return pointwise(builder, in_float32(_SCALAR.get(name, scalar.tanh)), x, name=name)
     function = relax.op.tanh if name == "tanh" else _RELAX[name]
-    return builder.emit(narrowed(builder.emit(function(widened(builder, x))), dtype))
+    return builder.cast(builder.emit(function(widened(builder, x))), dtype)
 
 
 def negative(builder: Builder, x: relax.Expr) -> relax.Expr:

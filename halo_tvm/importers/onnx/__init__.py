@@ -23,6 +23,7 @@ from ...onnxruntime_apart import Model, Refused
 from ...processes import Ended, ProcessTrouble
 from .._digest import sha256_of
 from .._lowerable import what_cannot_be_lowered
+from .._reasons import last_line, listed
 from ._registry import BEYOND as BEYOND
 from .unsigned import with_unsigned_weights
 
@@ -86,10 +87,9 @@ def import_of_file(
     try:
         return import_proto(proto, name=path.stem, shapes=shapes, constants=constants, file=path.name, spelled=spelled)
     except TVM_ERRORS as reason:  # no node is to blame; the file may be hostile, and a user meets one sentence
-        lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
         raise UnsupportedModel(
             f"expected a model that can be imported, found {path.name} to end in {type(reason).__name__}: "
-            f"{lines[-1][:200] if lines else 'no message'}; export it again, with another exporter or opset"
+            f"{last_line(reason)}; export it again, with another exporter or opset"
         ) from reason
 
 
@@ -212,10 +212,7 @@ def _problems(graph, file: str) -> UnsupportedModel | None:
     """Everything that could not be converted, in one error."""
     if not graph.problems:
         return None
-    listed = "; ".join(
-        f"{what} ({len(nodes)}: {', '.join(nodes[:3])})" for what, nodes in sorted(graph.problems.items())[:20]
-    )
-    message = f"expected operators that can be converted, found {listed} in {file}"
+    message = f"expected operators that can be converted, found {listed(graph.problems)} in {file}"
     if graph.needs:
         names = ", ".join(sorted(graph.needs))
         return NeedsConstants(f"{message}: make {names} constant in the model", frozenset(graph.needs))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 from tvm import relax, te, tirx
@@ -16,10 +16,11 @@ from ...dimensions import is_one
 from ...relay_ops.attention import Attention
 from ...relay_ops.operator import chosen
 from ..meaning.builder import expr_dtype, expr_shape, is_tensor
+from ..meaning.constant import numpy_dtype
 from ..meaning.pointwise import HALVES
 from ..meaning.sizes import Dim, prim
 from ._node import Node
-from ._spell import add, cast, number, reshape, rounded, scaled, transpose
+from ._spell import add, number, rounded, scaled, transpose
 
 _SWAP = (0, 2, 1, 3)  # heads first <-> positions first
 
@@ -97,9 +98,7 @@ def _halo(
     at_end = at_end and node.sizes.is_equal(seen.offset, prim(t) - s)
     causal = at_end and seen.right == 0
     window = seen.left + 1 if at_end and seen.left >= 0 else 0
-    rest = Visibility(
-        seen.mask, seen.lengths, seen.offset, -1 if window else seen.left, -1 if causal else seen.right, seen.hidden
-    )
+    rest = replace(seen, left=-1 if window else seen.left, right=-1 if causal else seen.right)
     extra = [] if rest.is_whole() else [bias_of(node, rest, (b, h, s, t))]
     call = Attention.call(
         *(q, k, v, *extra, *([] if sinks is None else [sinks])),
@@ -127,14 +126,14 @@ def bias_of(node: Node, seen: Visibility, dims: Sequence[Dim]) -> relax.Expr:
     if mask is not None:
         rank = len(expr_shape(mask))
         mask = _declared(node, mask, [*dims[4 - rank : 3], None])
-        mask = reshape(node, mask, [1] * (4 - rank) + expr_shape(mask))
+        mask = node.reshape(mask, [1] * (4 - rank) + expr_shape(mask))
         for axis, dim in enumerate(expr_shape(mask)[:3]):
             if not is_one(dim):
                 shape[axis] = dims[axis]
         tensors.append(mask)
     for vector in (seen.lengths, seen.offset):
         if is_tensor(vector):
-            tensors.append(cast(node, reshape(node, vector, (b,)), "int64"))
+            tensors.append(node.cast(node.reshape(vector, (b,)), "int64"))
     has_offset = is_tensor(seen.offset)
     start = 0 if has_offset or seen.offset is None else seen.offset
 
@@ -185,13 +184,13 @@ def _composed(
     """In float32 (or float64), rounded after every step to the operands' own type where that is narrower."""
     dtype = expr_dtype(q)
     wide = "float64" if dtype == "float64" else "float32"
-    q, k, v = (transpose(node, cast(node, x, wide), _SWAP) for x in (q, k, v))
+    q, k, v = (transpose(node, node.cast(x, wide), _SWAP) for x in (q, k, v))
     groups = expr_shape(q)[1] // expr_shape(k)[1]
     if groups > 1:
         k, v = (node.emit(relax.op.repeat(x, groups, 1)) for x in (k, v))
     root = math.sqrt(abs(scale))
     if dtype in HALVES:
-        root = _rounded_number(root, dtype)
+        root = float(numpy_dtype(dtype).type(root))
 
     def step(x: relax.Expr) -> relax.Expr:
         return rounded(node, x, dtype)
@@ -204,17 +203,17 @@ def _composed(
         y = step(scaled(node, step(node.emit(relax.op.tanh(y))), softcap))
     capped = y
     if bias is not None:
-        bias = cast(node, bias, wide)
+        bias = node.cast(bias, wide)
         y = step(add(node, y, bias))
     masked = y
-    sink = None if sinks is None else cast(node, reshape(node, sinks, [1, expr_shape(y)[1], 1, 1]), wide)
+    sink = None if sinks is None else node.cast(node.reshape(sinks, [1, expr_shape(y)[1], 1, 1]), wide)
     y = _softmax(node, y, (precision or dtype) if dtype in HALVES else wide, sink)
     if bias is not None:
         nothing = node.emit(relax.op.less(node.emit(relax.op.max(bias, 3, True)), number(-3.4e38, wide)))
         y = node.emit(relax.op.where(nothing, number(0.0, wide), y))
     y = step(y)
-    shown = None if scores is None else cast(node, {0: raw, 1: capped, 2: masked, 3: y}[scores], dtype)
-    out = transpose(node, cast(node, node.emit(relax.op.matmul(y, v)), dtype), _SWAP)
+    shown = None if scores is None else node.cast({0: raw, 1: capped, 2: masked, 3: y}[scores], dtype)
+    out = transpose(node, node.cast(node.emit(relax.op.matmul(y, v)), dtype), _SWAP)
     return Attended(out, shown)
 
 
@@ -234,16 +233,6 @@ def _softmax(node: Node, x: relax.Expr, dtype: str, sink: relax.Expr | None) -> 
     zero = node.emit(relax.op.equal(total, number(0.0, wide)))
     total = node.emit(relax.op.where(zero, number(1.0, wide), total))
     return rounded(node, node.emit(relax.op.divide(part, total)), dtype)
-
-
-def _rounded_number(value: float, dtype: str) -> float:
-    if dtype == "float16":
-        import numpy as np
-
-        return float(np.float16(value))
-    import ml_dtypes
-
-    return float(ml_dtypes.bfloat16(value))
 
 
 def _declared(node: Node, x: relax.Expr, wanted: Sequence[Dim | None]) -> relax.Expr:

@@ -19,12 +19,14 @@ import onnx
 import onnx.checker
 from onnx import ModelProto, NodeProto, SparseTensorProto, TensorProto, numpy_helper
 
+from ...array_files import one_reason
 from ...errors import UnsupportedModel
 from ...model_names import place_of
-from ..meaning.constant import Constant, dtype_name
+from ..meaning.constant import Constant
 from ._external import DataFile, locate, model_file
 from ._slim import slim
 from ._sorted import sort_nodes
+from ._values import element_dtype
 
 MOST_NODES = 100_000
 MOST_BYTES = 1 << 36  # of one tensor
@@ -113,11 +115,10 @@ def _shapes_of_all(model: ModelProto) -> Iterator[None]:
             tensor.ClearField("shape")
 
 
-def invalid(name: str, reason: object) -> UnsupportedModel:
-    lines = [line for line in str(reason).strip().splitlines() if line.strip()]
+def invalid(name: str, reason: Exception) -> UnsupportedModel:
     return UnsupportedModel(
         f"expected a valid ONNX model, found {name} that the checker refuses "
-        f"({lines[0][:200] if lines else type(reason).__name__}): export or download it again"
+        f"({one_reason(reason)}): export or download it again"
     )
 
 
@@ -257,7 +258,7 @@ def _dense_bytes(sparse: SparseTensorProto) -> int:
 def tensor_constant(tensor: TensorProto) -> Constant:
     """A tensor of a checked model as a constant; data that is not in the parsed model is read when it is needed."""
     size = _bytes_of(tensor)
-    dtype = dtype_name(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)))
+    dtype = element_dtype(tensor.data_type)
     shape = tuple(tensor.dims)
     if tensor.data_location != TensorProto.EXTERNAL:
         return Constant(shape, dtype, lambda: numpy_helper.to_array(tensor), tensor.name)

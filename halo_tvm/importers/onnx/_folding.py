@@ -17,10 +17,10 @@ from onnx import AttributeProto, NodeProto
 
 from ...errors import UnsupportedModel
 from ...text import one_line
-from ..meaning.constant import Constant, dtype_name, numpy_dtype
+from ..meaning.constant import Constant, numpy_dtype
 from . import _bounds
 from ._errors import REFERENCE_ERRORS
-from ._values import Value
+from ._values import Value, element_dtype
 
 if TYPE_CHECKING:
     from ._node import Node
@@ -170,7 +170,7 @@ def _filled(node: Node, shape: np.ndarray) -> Constant:
     value = np.asarray(node.attr("value", np.zeros(1, np.float32))).reshape(-1)[0]
     dims = tuple(int(d) for d in shape)
     node.graph.budget.count_folded(math.prod(dims) * value.dtype.itemsize)
-    return Constant(dims, dtype_name(value.dtype), lambda: np.full(dims, value), node.outputs[0])
+    return Constant(dims, value.dtype.name, lambda: np.full(dims, value), node.outputs[0])
 
 
 def _lazy(node: Node) -> tuple[Value | None, ...] | None:
@@ -243,7 +243,7 @@ def _types(node: Node) -> list[tuple[tuple[int, ...], str]] | None:
         dims = [d.dim_value if d.HasField("dim_value") else None for d in ty.shape.dim]
         if not ty.HasField("shape") or None in dims or not ty.elem_type:
             return None
-        found.append((tuple(dims), dtype_name(onnx.helper.tensor_dtype_to_np_dtype(ty.elem_type))))
+        found.append((tuple(dims), element_dtype(ty.elem_type)))
     return found
 
 

@@ -16,6 +16,7 @@ from ...artifact import Condition
 from ...errors import UnsupportedModel
 from ...imported import KernelOrigin, Spelled
 from ...params import ParamSource, ParamTable
+from .._reasons import last_line
 from ..meaning.builder import Refused
 from ..meaning.constant import Constant
 from ..meaning.random import Draws
@@ -231,10 +232,7 @@ class GraphConverter:
             except UnsupportedModel:
                 raise
             except TVM_ERRORS as reason:
-                lines = [line for line in str(reason).strip().splitlines() if line.strip()]
-                self._problem(
-                    proto, f"{type(reason).__name__}: {lines[-1].strip()[:160]}" if lines else type(reason).__name__
-                )
+                self._problem(proto, f"{type(reason).__name__}: {last_line(reason)}")
             else:
                 for name, value in zip(proto.output, results):
                     if name:

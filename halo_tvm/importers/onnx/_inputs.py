@@ -18,12 +18,12 @@ from ...artifact.formula import OPERATIONS
 from ...dimensions import text_of
 from ...errors import UnknownName, UnsupportedModel, UsageError
 from ...imported import InputSpec
-from ..meaning.constant import NARROW, Constant, dtype_name
+from ..meaning.constant import NARROW, Constant
 from ..meaning.sizes import Dim, prim
 from ..shapes import check_computed, usual_size
 from ._file import MOST_BYTES, MOST_DIMENSIONS
 from ._graph import GraphConverter, identifier
-from ._values import Tensor
+from ._values import Tensor, element_dtype
 
 ASSUMED_RANGE = (1, UNBOUNDED)  # of a symbolic dimension: ONNX declares no bounds
 Bounds = tuple[tuple[int, int], ...]
@@ -114,7 +114,7 @@ class Inputs:
                 f"expected numbers as inputs, found {name} {info.name[:80]} in {self._file}: export it without"
             )
         try:
-            dtype = dtype_name(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element.elem_type)))
+            dtype = element_dtype(element.elem_type)
         except KeyError:
             raise UnsupportedModel(
                 f"expected a known element type for {info.name[:80]} in {self._file}, found {element.elem_type}: "

@@ -12,7 +12,7 @@ from ..meaning.constant import NARROW, Constant
 from ._narrow import is_narrow
 from ._narrow import limits as narrow_limits
 from ._node import Node
-from ._spell import add, cast, derived, multiply, number, reshape, subtract
+from ._spell import add, derived, multiply, number, subtract
 from .matmul import dot
 
 EXACT = 1 << 24  # whole numbers up to here are exact in float32
@@ -25,14 +25,14 @@ def vector_for(node: Node, x: relax.Expr, rank: int, axis: int) -> relax.Expr:
         return x
     if isinstance(shape[0], int) and shape[0] == 1:
         is_known = isinstance(x, ir.GenericConst)
-        return relax.const(x.value.numpy().reshape(()), expr_dtype(x)) if is_known else reshape(node, x, [])
-    return reshape(node, x, [shape[0], *[1] * (rank - 1 - axis)])
+        return relax.const(x.value.numpy().reshape(()), expr_dtype(x)) if is_known else node.reshape(x, [])
+    return node.reshape(x, [shape[0], *[1] * (rank - 1 - axis)])
 
 
 def centred(node: Node, x: relax.Expr, zero: relax.Expr | None) -> relax.Expr:
     """x - zero in int32."""
-    wide = cast(node, x, "int32")
-    return wide if zero is None else subtract(node, wide, cast(node, zero, "int32"))
+    wide = node.cast(x, "int32")
+    return wide if zero is None else subtract(node, wide, node.cast(zero, "int32"))
 
 
 def integer_product(
@@ -53,7 +53,7 @@ def integer_product(
     left, right = centred(node, a, a_zero), centred(node, right, zero)
     depth = expr_shape(left)[-1]
     if isinstance(depth, int) and depth * 255 * 255 < EXACT:  # the same whole numbers, on kernels for float32
-        return cast(node, dot(node, cast(node, left, "float32"), cast(node, right, "float32")), "int32")
+        return node.cast(dot(node, node.cast(left, "float32"), node.cast(right, "float32")), "int32")
     return dot(node, left, right, "int32")
 
 
@@ -99,12 +99,12 @@ def unsigned_rows(
     if zero is None:
         return a, relax.const(128 if signed else 0, "uint8"), None
     if node.sizes.product(expr_shape(zero)) != 1:
-        wide = cast(node, zero, "int32")
+        wide = node.cast(zero, "int32")
         wide = add(node, wide, number(128, "int32")) if signed else wide
         return a, relax.const(0, "uint8"), wide
     if isinstance(zero, ir.GenericConst):
         zero = relax.const(zero.value.numpy().reshape(()), expr_dtype(zero))
-    zero = reshape(node, zero, [])
+    zero = node.reshape(zero, [])
     return a, moved_to_uint8(node, zero) if signed else zero, None
 
 
@@ -112,7 +112,7 @@ def moved_to_uint8(node: Node, x: relax.Expr) -> relax.Expr:
     """x + 128: int8 -> uint8; a constant stays one."""
     if isinstance(x, ir.GenericConst):
         return relax.const((x.value.numpy().astype(np.int32) + 128).astype(np.uint8), "uint8")
-    return cast(node, add(node, cast(node, x, "int32"), number(128, "int32")), "uint8")
+    return node.cast(add(node, node.cast(x, "int32"), number(128, "int32")), "uint8")
 
 
 def saturated(node: Node, x: relax.Expr, zero: relax.Expr | None, dtype: str) -> relax.Expr:
@@ -121,7 +121,7 @@ def saturated(node: Node, x: relax.Expr, zero: relax.Expr | None, dtype: str) ->
     limits = narrow_limits(dtype) if is_narrow(dtype) else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     out = node.emit(relax.op.round(x))
     if zero is not None:
-        out = add(node, out, cast(node, zero, expr_dtype(x)))
+        out = add(node, out, node.cast(zero, expr_dtype(x)))
     low, high = (number(float(v), expr_dtype(x)) for v in limits)
     out = node.emit(relax.op.minimum(node.emit(relax.op.maximum(out, low)), high))
-    return cast(node, out, NARROW.get(dtype, dtype))
+    return node.cast(out, NARROW.get(dtype, dtype))

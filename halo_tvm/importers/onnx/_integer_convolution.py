@@ -17,7 +17,7 @@ from ..meaning.constant import Constant
 from ..meaning.windows import Window, filled, is_static
 from ._integer import EXACT, centred, signed_weight, unsigned_rows, vector_for
 from ._node import Node
-from ._spell import cast, derived, multiply, subtract
+from ._spell import derived, multiply, subtract
 
 
 def integer_convolution(
@@ -56,10 +56,10 @@ def integer_convolution(
     if single and shape[0] == groups and known is not None and wide == "float32" and isinstance(w, Constant):
         weight = _restored(node, w, w_zeros, wide)
         sums = node.emit(Convolution.call(x, weight, groups=groups, zero=int(known), **attrs))
-        return sums if floats else cast(node, sums, "int32")
-    data = cast(node, centred(node, x, zero), wide)
+        return sums if floats else node.cast(sums, "int32")
+    data = node.cast(centred(node, x, zero), wide)
     weight = _restored(node, w, w_zeros, wide)
-    return cast(node, node.emit(Convolution.call(data, weight, groups=groups, **attrs)), "int32")
+    return node.cast(node.emit(Convolution.call(data, weight, groups=groups, **attrs)), "int32")
 
 
 def _by_weight(
@@ -85,4 +85,4 @@ def _restored(node: Node, w: object, zeros: np.ndarray | relax.Expr, dtype: str)
         if isinstance(w, Constant):
             return node.graph.expr_of(derived(w, lambda: (w.array - along).astype(dtype), dtype, suffix="_restored"))
         zeros = relax.const(along, "int32")
-    return cast(node, centred(node, node.graph.expr_of(w), vector_for(node, zeros, len(w.shape), 0)), dtype)
+    return node.cast(centred(node, node.graph.expr_of(w), vector_for(node, zeros, len(w.shape), 0)), dtype)

@@ -12,7 +12,7 @@ from ..meaning.constant import Constant
 from ..meaning.sizes import Dim, plain, prim
 from ._node import Node
 from ._registry import symbolic
-from ._values import Symbolic, Value, elements, known
+from ._values import Symbolic, Value, element_dtype, elements, known
 
 _MOST = 1024  # elements of a tensor that is kept as a list
 
@@ -177,12 +177,10 @@ def sign(node: Node) -> Value | None:
 
 @symbolic("Cast")
 def cast(node: Node) -> Value | None:
-    import onnx
-
     value = node.inputs[0]
     if not isinstance(value, Symbolic):
         return None
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attr("to"))).name
+    dtype = element_dtype(node.attr("to"))
     return Symbolic(value.array, dtype) if dtype in ("int64", "int32") else None
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from tvm import relax, tirx
 
-from ..meaning.builder import expr_dtype, expr_shape
+from ..meaning.builder import expr_shape
 from ..meaning.pointwise import Scalar, const, pointwise
 from ._node import Node
 
@@ -23,14 +25,18 @@ def rows(node: Node, index: int = 0) -> relax.Expr:
     return x if len(shape) == 2 else node.emit(relax.op.reshape(x, (1, shape[0])))
 
 
-def as_dtype(node: Node, x: relax.Expr, dtype: str) -> relax.Expr:
-    return x if expr_dtype(x) == dtype else node.emit(relax.op.astype(x, dtype))
-
-
 def floats(node: Node, name: str, default: list[float] | None = None) -> np.ndarray:
     """A list of numbers as float32."""
     values = node.attr(name, default) if default is not None else node.attr(name)
     return np.asarray(values, np.float32).reshape(-1)
+
+
+def table(node: Node, name: str, *sizes: int) -> np.ndarray:
+    """A list of numbers as float32 of these sizes."""
+    values = floats(node, name)
+    wanted = " x ".join(map(str, sizes))
+    node.refuse_unless(values.size == math.prod(sizes), f"expected {wanted} numbers in {name}, found {values.size}")
+    return values.reshape(sizes)
 
 
 def weight(node: Node, array: np.ndarray) -> relax.Expr:
@@ -51,7 +57,7 @@ def class_labels(node: Node, ints: str, strings: str) -> np.ndarray:
 def labelled(node: Node, index: relax.Expr, labels: np.ndarray) -> relax.Expr:
     """Labels [rows] of the classes that `index` [rows] names."""
     if np.array_equal(labels, np.arange(labels.size)):
-        return as_dtype(node, index, "int64")
+        return node.cast(index, "int64")
     return node.emit(relax.op.take(relax.const(labels, "int64"), index, axis=0, mode="clip"))
 
 

@@ -163,12 +163,7 @@ class Node(Builder):
         count = value.shape[0] if value.shape else 1
         if not isinstance(count, int):
             self._needs(index)
-        tensor = self.x(index)
-        if value.dtype != "int64":
-            tensor = self.emit(relax.op.astype(tensor, "int64"))
-        if not value.shape:
-            tensor = self.emit(relax.op.reshape(tensor, (1,)))
-        return self.sizes_from(tensor, count)
+        return self.sizes_from(self.reshape(self.cast(self.x(index), "int64"), (count,)), count)
 
     def sizes_from(self, tensor: relax.Expr, count: int) -> list[Dim]:
         """The elements of an int64 tensor [count], none negative, as new symbolic dimensions."""

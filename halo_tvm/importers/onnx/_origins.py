@@ -19,7 +19,7 @@ from ..meaning.sizes import Dim, plain, prim
 from ._node import Node
 from ._registry import BEYOND
 from ._values import Sequence as Tensors
-from ._values import Symbolic, Tensor, Value
+from ._values import Symbolic, Tensor, Value, element_dtype
 from .definitions import graphs_of, nodes_in, redefined
 
 _MOST = 10_000  # bindings of one node that are looked at
@@ -59,7 +59,7 @@ def kept_whole(node: Node, results: Sequence[Value | None], spelled: Spelled) ->
 def _is_narrow(node: Node, results: Sequence[Tensor]) -> bool:
     """Whether a cast makes a type that Relax holds in another one."""
     if node.op == "Cast":
-        wanted = onnx.helper.tensor_dtype_to_np_dtype(int(str(node.attr("to")))).name
+        wanted = element_dtype(int(str(node.attr("to"))))
     elif node.op == "CastLike":
         wanted = node.dtype(1)
     else:

@@ -26,20 +26,9 @@ if TYPE_CHECKING:
 # Operators whose result has elements of their first input, and nothing else, whatever the type.
 _MOVES = frozenset(
     (
-        "DepthToSpace",
-        "Expand",
-        "Flatten",
-        "Gather",
-        "Identity",
-        "MaxPool",
-        "Reshape",
-        "Slice",
-        "SpaceToDepth",
-        "Squeeze",
-        "Tile",
-        "Transpose",
-        "Unsqueeze",
-    )
+        "DepthToSpace Expand Flatten Gather Identity MaxPool Reshape Slice SpaceToDepth Squeeze Tile Transpose "
+        "Unsqueeze"
+    ).split()
 )
 _RESHAPES = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 _BYTES = ("int8", "uint8")

@@ -6,7 +6,9 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import ModelProto, NodeProto
+
+from .definitions import graphs_of
 
 
 def sort_nodes(model: ModelProto) -> bool:
@@ -18,7 +20,7 @@ def sort_nodes(model: ModelProto) -> bool:
 
 
 def _sort(nodes: Sequence[NodeProto]) -> bool:
-    moved = sum(_sort(graph.node) for node in nodes for graph in _graphs(node)) > 0
+    moved = sum(_sort(graph.node) for node in nodes for graph in graphs_of(node)) > 0
     makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
     needed = [{makers[name] for name in _read(node) if name in makers} - {i} for i, node in enumerate(nodes)]
     if all(maker < index for index, before in enumerate(needed) for maker in before):
@@ -44,14 +46,10 @@ def _sort(nodes: Sequence[NodeProto]) -> bool:
     return True
 
 
-def _graphs(node: NodeProto) -> list[GraphProto]:
-    return [g for a in node.attribute for g in (*([a.g] if a.HasField("g") else []), *a.graphs)]
-
-
 def _read(node: NodeProto) -> Iterable[str]:
     """Names that a node reads, those that graphs inside it take from around them included."""
     yield from node.input
-    for graph in _graphs(node):
+    for graph in graphs_of(node):
         yield from (output.name for output in graph.output)
         for inner in graph.node:
             yield from _read(inner)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from tvm import relax, te, tirx
 
 from ..meaning.broadcast import aligned
@@ -12,6 +13,7 @@ from ..meaning.constant import Constant
 from ..meaning.pointwise import HALVES
 from ..meaning.sizes import Dim
 from ._node import Node
+from ._values import Value
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 
@@ -20,15 +22,11 @@ def number(value: float | int, dtype: str) -> relax.Constant:
     return relax.const(value, dtype)
 
 
-def cast(node: Node, x: relax.Expr, dtype: str) -> relax.Expr:
-    return x if expr_dtype(x) == dtype else node.emit(relax.op.astype(x, dtype))
-
-
 def rounded(node: Node, x: relax.Expr, dtype: str) -> relax.Expr:
     """float32 `x` rounded to what `dtype` can hold, still float32."""
     if dtype == "bfloat16" and expr_dtype(x) == "float32":
         return node.te(_rounded_bits, x, name="round_bfloat16")
-    return x if dtype not in HALVES else cast(node, cast(node, x, dtype), expr_dtype(x))
+    return x if dtype not in HALVES else node.cast(node.cast(x, dtype), expr_dtype(x))
 
 
 def _rounded_bits(x: te.Tensor) -> te.Tensor:
@@ -40,10 +38,6 @@ def _rounded_bits(x: te.Tensor) -> te.Tensor:
         return tirx.reinterpret("float32", (bits + up) & tirx.const(0xFFFF0000, "uint32"))
 
     return te.compute(x.shape, value, name="rounded")
-
-
-def reshape(node: Node, x: relax.Expr, shape: Sequence[Dim]) -> relax.Expr:
-    return node.reshape(x, shape)
 
 
 def transpose(node: Node, x: relax.Expr, axes: Sequence[int]) -> relax.Expr:
@@ -86,6 +80,16 @@ def scaled(node: Node, x: relax.Expr, factor: float) -> relax.Expr:
 
 def select(node: Node, condition: relax.Expr, a: relax.Expr, b: relax.Expr) -> relax.Expr:
     return node.emit(relax.op.where(*aligned(node, [condition, a, b])))
+
+
+def turned(node: Node, value: Value, axes: Sequence[int]) -> Value:
+    """`value`, its axes in another order: a weight when it is loaded, a tensor by an operator."""
+    if list(axes) == list(range(len(axes))):
+        return value
+    if isinstance(value, Constant):
+        shape = [value.shape[a] for a in axes]
+        return derived(value, lambda: np.transpose(value.array, axes), value.dtype, shape)
+    return node.graph.as_value(node, transpose(node, node.graph.expr_of(value), axes))
 
 
 def derived(

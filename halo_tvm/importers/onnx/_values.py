@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import onnx
 from tvm import relax
 
 from ..meaning.constant import Constant
@@ -51,6 +52,11 @@ class Sequence:
 
 
 Value = Tensor | Constant | Symbolic | Sequence
+
+
+def element_dtype(kind: int) -> str:
+    """The dtype of a number of TensorProto.DataType; KeyError for one that this onnx does not know."""
+    return str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).name)
 
 
 def elements(value: Constant | Symbolic) -> np.ndarray:

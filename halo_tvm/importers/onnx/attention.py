@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-import onnx
 from tvm import relax
 
 from ..meaning.builder import expr_shape
 from ._attend import Visibility, attend
 from ._node import Node
 from ._registry import converter
-from ._spell import concat, reshape, transpose
+from ._spell import concat, transpose
+from ._values import element_dtype
 
 _SWAP = (0, 2, 1, 3)  # heads first <-> positions first
 
@@ -55,10 +54,10 @@ def attention(node: Node) -> tuple[relax.Expr | None, ...]:
         scale=scale,
         softcap=float(node.attr("softcap", 0.0)),
         scores=int(node.attr("qk_matmul_output_mode", 0)) if wants_scores else None,
-        precision=np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).name if kind else None,
+        precision=element_dtype(kind) if kind else None,
     )
     b, s, h, e = expr_shape(out.out)
-    y = reshape(node, out.out, [b, s, h * e]) if flat else transpose(node, out.out, _SWAP)
+    y = node.reshape(out.out, [b, s, h * e]) if flat else transpose(node, out.out, _SWAP)
     return (y, *present, out.scores)
 
 
@@ -74,4 +73,4 @@ def split_heads(node: Node, x: relax.Expr, heads: int) -> relax.Expr:
     b, s, width = expr_shape(x)
     node.refuse_unless(isinstance(width, int), f"expected the width of the heads to be known, found {width}")
     node.refuse_unless(heads > 0 and width % heads == 0, f"expected a width of whole heads, found {width} for {heads}")
-    return reshape(node, x, [b, s, heads, width // heads])
+    return node.reshape(x, [b, s, heads, width // heads])

@@ -18,6 +18,7 @@ from ...in_process import Program, compile_in_process
 from . import NeedsConstants, import_proto
 from ._file import check_model
 from ._narrow import is_narrow, restored_array, stored_array
+from ._values import element_dtype
 
 _NARROW_KINDS = frozenset(
     (TensorProto.INT4, TensorProto.UINT4, TensorProto.INT2, TensorProto.UINT2, TensorProto.FLOAT4E2M1)
@@ -85,7 +86,7 @@ class HaloRep(BackendRep):
 
 def _typed(array: np.ndarray, kind: int) -> np.ndarray:
     """An output in its ONNX type, where that is of less than a byte."""
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).name if kind in _NARROW_KINDS else ""
+    dtype = element_dtype(kind) if kind in _NARROW_KINDS else ""
     return restored_array(array, dtype) if dtype else array
 
 

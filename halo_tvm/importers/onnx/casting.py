@@ -9,12 +9,11 @@ import onnx
 from tvm import relax, te, tirx
 
 from ..meaning.builder import expr_dtype
-from ..meaning.constant import dtype_name
 from ..meaning.pointwise import HALVES, Scalar, const, pointwise
 from ._narrow import decoded, is_float, is_narrow, wrapped
 from ._node import Node
 from ._registry import converter
-from ._values import Tensor, Value
+from ._values import Tensor, Value, element_dtype
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def _target(node: Node, to: int) -> str:
         to not in (onnx.TensorProto.STRING, onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128),
         f"expected numbers, found a conversion to {name}",
     )
-    return dtype_name(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(to)))
+    return element_dtype(to)
 
 
 def converted(node: Node, x: relax.Expr, to: str) -> relax.Expr:

@@ -14,7 +14,7 @@ from ..meaning.sizes import Dim, prim
 from ._attend import Visibility, attend, bias_of
 from ._node import Node
 from ._registry import converter
-from ._spell import add, cast, concat, cut, number, reshape, transpose
+from ._spell import add, concat, cut, number, transpose
 from .attention import split_heads
 from .matmul import product
 from .rotary import rotate
@@ -49,12 +49,12 @@ def projected_attention(
     if node.has(cached):
         past = node.shape(cached)[3]
         old = [cut(node, node.x(cached), 0, i, i + 1) for i in range(2)]
-        old = [reshape(node, x, list(node.shape(cached)[1:])) for x in old]
+        old = [node.reshape(x, list(node.shape(cached)[1:])) for x in old]
         k, v = (concat(node, [transpose(node, o, _SWAP), x], 1) for o, x in zip(old, (k, v)))
     present = None
     if len(node.outputs) > 1 and node.outputs[1]:
         pair = [transpose(node, x, _SWAP) for x in (k, v)]
-        present = concat(node, [reshape(node, x, [1, *expr_shape(x)]) for x in pair], 0)
+        present = concat(node, [node.reshape(x, [1, *expr_shape(x)]) for x in pair], 0)
     seen = _visibility(node, q, k, mask=mask, bias=bias, past=past)
     return (_result(node, q, k, v, seen), present)
 
@@ -90,7 +90,7 @@ def multi_head_attention(node: Node) -> tuple[relax.Expr | None, ...]:
 def _taken(node: Node, x: relax.Expr, index: int) -> relax.Expr:
     """One of the tensors packed along axis 3."""
     b, s, h, _, d = expr_shape(x)
-    return reshape(node, cut(node, x, 3, index, index + 1), [b, s, h, d])
+    return node.reshape(cut(node, x, 3, index, index + 1), [b, s, h, d])
 
 
 def _biased(node: Node, x: relax.Expr, part: int) -> relax.Expr:
@@ -106,7 +106,7 @@ def _result(node: Node, q: relax.Expr, k: relax.Expr, v: relax.Expr, seen: Visib
     b, s, h, d = expr_shape(q)
     scale = float(node.attr("scale", 0.0)) or 1.0 / math.sqrt(d)
     out = attend(node, q, k, v, seen, scale=scale).out
-    return reshape(node, out, [b, s, h * expr_shape(out)[3]])
+    return node.reshape(out, [b, s, h * expr_shape(out)[3]])
 
 
 def _visibility(node: Node, q: relax.Expr, k: relax.Expr, *, mask: int, bias: int, past: Dim) -> Visibility:
@@ -120,13 +120,13 @@ def _visibility(node: Node, q: relax.Expr, k: relax.Expr, *, mask: int, bias: in
         shape = node.shape(mask)
         node.refuse_unless(len(shape) in (1, 2, 3), f"expected a mask of rank 1, 2 or 3, found {len(shape)}")
         if len(shape) == 1:
-            keys = _between(node, cast(node, node.x(mask), "int64"), b, t)
+            keys = _between(node, node.cast(node.x(mask), "int64"), b, t)
         else:
             seen = node.emit(relax.op.not_equal(node.x(mask), number(0, node.dtype(mask))))
-            keys = reshape(node, seen, [shape[0], 1, *([1] if len(shape) == 2 else [shape[1]]), shape[-1]])
+            keys = node.reshape(seen, [shape[0], 1, *([1] if len(shape) == 2 else [shape[1]]), shape[-1]])
     if not node.has(bias):
         return Visibility(keys, offset=past, right=causal, hidden=hidden)
-    added = cast(node, node.x(bias), "float32")
+    added = node.cast(node.x(bias), "float32")
     if keys is not None:
         added = add(node, bias_of(node, Visibility(keys, hidden=hidden), (b, h, s, t)), added)
     return Visibility(added, offset=past, right=causal)
@@ -144,8 +144,8 @@ def _between(node: Node, places: relax.Expr, b: Dim, t: Dim) -> relax.Expr:
 
 def _before(node: Node, lengths: relax.Expr, b: Dim, t: Dim) -> relax.Expr:
     """[b, 1, 1, t]: whether key j is one of the first `lengths`."""
-    order = reshape(node, node.emit(relax.op.arange(0, t, 1, "int64")), [1, 1, 1, t])
-    return node.emit(relax.op.less(order, reshape(node, lengths, [b, 1, 1, 1])))
+    order = node.reshape(node.emit(relax.op.arange(0, t, 1, "int64")), [1, 1, 1, t])
+    return node.emit(relax.op.less(order, node.reshape(lengths, [b, 1, 1, 1])))
 
 
 def _none(node: Node, *names: str) -> None:
@@ -167,7 +167,7 @@ def group_query_attention(node: Node) -> tuple[relax.Expr | None, ...]:
     heads, groups = int(node.attr("num_heads")), int(node.attr("kv_num_heads"))
     q, k, v = _operands(node, heads, groups)
     b, s, _, d = expr_shape(q)
-    total = cast(node, same_sizes(node, _flat(node, node.x(5)), [b], "seqlens_k"), "int64")
+    total = node.cast(same_sizes(node, _flat(node, node.x(5)), [b], "seqlens_k"), "int64")
     total = node.emit(relax.op.add(total, number(1, "int64")))
     # Tokens that were there before: none in a first call, whose rows may be padded behind.
     start = node.te(_starts, total, prim(s), name="gqa_starts")
@@ -193,13 +193,13 @@ def group_query_attention(node: Node) -> tuple[relax.Expr | None, ...]:
     scale = float(node.attr("scale", 0.0)) or 1.0 / math.sqrt(d)
     softcap = float(node.attr("softcap", 0.0))
     out = attend(node, q, k, v, seen, scale=scale, softcap=softcap, sinks=_sinks(node, heads)).out
-    return (reshape(node, out, [b, s, heads * d]), present_k, present_v)
+    return (node.reshape(out, [b, s, heads * d]), present_k, present_v)
 
 
 def _sinks(node: Node, heads: int) -> relax.Expr | None:
     """float32 [heads]: head_sink, or zeros for smooth_softmax, whose sum has a 1 more; None without either."""
     if node.has(11):
-        return cast(node, same_sizes(node, node.x(11), [heads], "head_sink"), "float32")
+        return node.cast(same_sizes(node, node.x(11), [heads], "head_sink"), "float32")
     smooth = int(node.attr("smooth_softmax", -1)) > 0  # -1 and 0 are both off
     return relax.const(np.zeros(heads, np.float32), "float32") if smooth else None
 
@@ -222,8 +222,8 @@ def _starts(total: te.Tensor, s: tvm.ir.Expr) -> te.Tensor:
 
 
 def _positions(node: Node, start: relax.Expr, b: Dim, s: Dim) -> relax.Expr:
-    order = reshape(node, node.emit(relax.op.arange(0, s, 1, "int64")), [1, s])
-    return add(node, reshape(node, start, [b, 1]), order)
+    order = node.reshape(node.emit(relax.op.arange(0, s, 1, "int64")), [1, s])
+    return add(node, node.reshape(start, [b, 1]), order)
 
 
 def _cache_width(node: Node, past: Dim, s: Dim) -> Dim:
@@ -235,7 +235,7 @@ def _cache_width(node: Node, past: Dim, s: Dim) -> Dim:
 
 def _flat(node: Node, x: relax.Expr) -> relax.Expr:
     """[n], of [n] or [n, 1]."""
-    return x if len(expr_shape(x)) == 1 else reshape(node, x, [node.sizes.product(expr_shape(x))])
+    return x if len(expr_shape(x)) == 1 else node.reshape(x, [node.sizes.product(expr_shape(x))])
 
 
 def _joined(old: te.Tensor, new: te.Tensor, start: te.Tensor, width: tvm.ir.Expr) -> te.Tensor:

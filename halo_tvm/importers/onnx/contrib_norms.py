@@ -13,7 +13,7 @@ from ..meaning.norms import rms_norm, scaled
 from ..meaning.pointwise import HALVES
 from ._node import Node
 from ._registry import converter
-from ._spell import add, cast, multiply, number
+from ._spell import add, multiply, number
 
 _MS = "com.microsoft"
 
@@ -29,12 +29,12 @@ def simplified(node: Node) -> tuple[relax.Expr | None, ...]:
     axis = node.axis(node.attr("axis", -1), rank)
     _check(node, x)
     if not any(node.outputs[1:]):
-        return (cast(node, rms_norm(node, x, axis, node.x(1), eps), node.dtype(1)), None)
-    wide = cast(node, x, "float32")
+        return (node.cast(rms_norm(node, x, axis, node.x(1), eps), node.dtype(1)), None)
+    wide = node.cast(x, "float32")
     square = node.emit(relax.op.mean(multiply(node, wide, wide), list(range(axis, rank)), keepdims=True))
     inverse = node.emit(relax.op.rsqrt(add(node, square, number(eps, "float32"))))
     normal = scaled(node, multiply(node, wide, inverse), node.x(1), None)
-    return (cast(node, normal, node.dtype(1)), inverse)
+    return (node.cast(normal, node.dtype(1)), inverse)
 
 
 @converter("SkipSimplifiedLayerNormalization", domain=_MS)
@@ -83,7 +83,7 @@ def embedded(
         return (y, None, total)
     if node.has(mask):  # only a 1 keeps a token, not every number but 0
         ones = node.emit(relax.op.equal(node.x(mask), number(1, node.dtype(mask))))
-        kept = node.emit(relax.op.sum(cast(node, ones, "int32"), 1))
+        kept = node.emit(relax.op.sum(node.cast(ones, "int32"), 1))
     else:
         kept = node.emit(relax.op.full(relax.ShapeExpr([b]), number(0, "int32"), "int32"))
     return (y, kept, total)
@@ -110,12 +110,12 @@ def _zeros(node: Node, like: relax.Expr) -> relax.Expr:
 
 def _rms(node: Node, x: relax.Expr, weight: relax.Expr, eps: float) -> relax.Expr:
     _check(node, x)
-    return node.emit(RMSNorm.call(x, cast(node, weight, "float32"), eps=eps))
+    return node.emit(RMSNorm.call(x, node.cast(weight, "float32"), eps=eps))
 
 
 def _layer_norm(node: Node, x: relax.Expr, weight: relax.Expr, bias: relax.Expr, eps: float) -> relax.Expr:
     _check(node, x)
-    return node.emit(LayerNorm.call(x, cast(node, weight, "float32"), cast(node, bias, "float32"), eps=eps))
+    return node.emit(LayerNorm.call(x, node.cast(weight, "float32"), node.cast(bias, "float32"), eps=eps))
 
 
 def _check(node: Node, x: relax.Expr) -> None:

@@ -11,7 +11,7 @@ from ._integer import centred, saturated
 from ._node import Node
 from ._quantised import Quantised
 from ._registry import converter
-from ._spell import add, cast, concat, derived, divide, multiply, select, transpose
+from ._spell import add, concat, derived, divide, multiply, select, transpose
 from .contrib_norms import embedded
 from .indexing import inside
 from .pooling import averaged
@@ -23,7 +23,7 @@ def _real(node: Node, x: int, scale: int, zero: int) -> relax.Expr:
     """(x - zero) * scale of three inputs."""
     _single(node, scale, zero)
     centre = centred(node, node.x(x), node.x(zero) if node.has(zero) else None)
-    return multiply(node, cast(node, centre, "float32"), node.x(scale))
+    return multiply(node, node.cast(centre, "float32"), node.x(scale))
 
 
 def _single(node: Node, *indices: int) -> None:

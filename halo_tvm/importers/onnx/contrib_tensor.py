@@ -1,19 +1,16 @@
-"""Operators of onnxruntime that ONNX has too, or had no name for: ranges, pads, axes, inverses, distances."""
+"""Operators of onnxruntime that ONNX has too, or had no name for: ranges, pads, axes, distances."""
 
 from __future__ import annotations
 
 import numpy as np
 from tvm import relax, te
 
-from ..meaning import linear_algebra
 from ..meaning.broadcast import same_sizes
 from ..meaning.builder import expr_shape
 from ..meaning.constant import Constant
-from ..meaning.pointwise import narrowed, widened
 from . import padding
 from ._node import Node
 from ._registry import converter
-from ._spell import reshape
 from ._values import Tensor
 from .shape import arange
 
@@ -33,7 +30,7 @@ def contrib_pad(node: Node) -> relax.Expr:
     """Pad of ONNX since it takes pads as an input, here [2 * rank] or [1, 2 * rank]."""
     inputs = list(node.inputs)
     if isinstance(node.value(1), Tensor):
-        inputs[1] = Tensor(reshape(node, node.x(1), [node.sizes.product(node.shape(1))]))
+        inputs[1] = Tensor(node.reshape(node.x(1), [node.sizes.product(node.shape(1))]))
     return padding.pad(Node(node.proto, node.graph, inputs, _PADS_AS_INPUT))
 
 
@@ -42,16 +39,6 @@ def expand_dims(node: Node) -> relax.Expr:
     axis, rank = int(node.scalar(1)), node.rank(0)
     node.refuse_unless(-rank - 1 <= axis <= rank, f"expected an axis from {-rank - 1} to {rank}, found {axis}")
     return relax.op.expand_dims(node.x(0), axis)
-
-
-@converter("Inverse", domain=_MS)
-def inverse(node: Node) -> relax.Expr:
-    """Inverses of matrices [..., n, n]."""
-    node.refuse_unless(node.rank(0) >= 2, f"expected matrices, found {node.rank(0)} dimensions")
-    rows, columns = node.shape(0)[-2:]
-    square = node.sizes.is_equal(rows, columns)
-    node.refuse_unless(square, f"expected square matrices, found {rows} x {columns}")
-    return narrowed(linear_algebra.inverse(node, widened(node, node.x(0))), node.dtype(0))
 
 
 @converter("CDist", domain=_MS)

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import GraphProto
 from tvm import relax
 
-from ..loops import allocate_rows, first_rows, not_negative, while_loop, write_row
+from ..loops import Stepped, allocate_rows, counted_loop, first_rows, not_negative, while_loop, write_row
 from ..meaning.broadcast import same_sizes
 from ..meaning.builder import expr_dtype, expr_shape
 from ..meaning.constant import Constant
@@ -17,7 +17,7 @@ from ..meaning.sizes import Dim
 from ._node import Node
 from ._registry import converter
 from ._values import Sequence as SequenceValue
-from ._values import Symbolic, Tensor, Value
+from ._values import Symbolic, Tensor, Value, known
 from .branches import result_of
 
 # A loop is unrolled when its copies stay below this many nodes: a graph without calls fuses and folds better.
@@ -275,11 +275,7 @@ def _scan_loop(
 ) -> tuple[relax.Expr, ...]:
     builder, kept = node.graph.builder, len(state)
     zero, one = relax.const(_int64(0), "int64"), relax.const(_int64(1), "int64")
-    limit = (
-        node.graph.expr_of(Symbolic(_object(length), "int64"))
-        if not isinstance(length, int)
-        else relax.const(_int64(length), "int64")
-    )
+    limit = node.graph.expr_of(known(_object(length), "int64"))
     last = builder.emit(relax.op.subtract(limit, one))
 
     def inputs(index: relax.Expr) -> list[Tensor]:
@@ -290,26 +286,15 @@ def _scan_loop(
     probe = _probe(node, body, [*map(Tensor, init), *inputs(zero)])
     rows = [allocate_rows(builder, length, expr_shape(r), expr_dtype(r)) for r in probe[kept:]]
 
-    def step(current: list[relax.Expr]) -> list[relax.Expr]:
-        index = current[0]
-        found = [
-            result_of(node, v)
-            for v in node.graph.convert_graph(body, [*map(Tensor, current[1 : 1 + kept]), *inputs(index)])
-        ]
-        found = [f if isinstance(f, relax.Var) else builder.emit(f) for f in found]
+    def step(carried: list[relax.Expr], index: relax.Expr) -> Stepped:
+        made = node.graph.convert_graph(body, [*map(Tensor, carried), *inputs(index)])
+        found = [f if isinstance(f, relax.Var) else builder.emit(f) for f in (result_of(node, v) for v in made)]
         mirrored = builder.emit(relax.op.subtract(last, index))
-        written = [
-            write_row(builder, r, mirrored if b else index, row)
-            for r, row, b in zip(current[1 + kept :], found[kept:], out_backwards)
-        ]
-        return [builder.emit(relax.op.add(index, one)), *found[:kept], *written]
-
-    def proceed(current: list[relax.Expr]) -> relax.Expr:
-        return builder.emit(relax.op.less(current[0], limit))
+        return found[:kept], [(mirrored if b else index, row) for row, b in zip(found[kept:], out_backwards)]
 
     results = [*init, *rows]
     if not node.graph.only_types:
-        results = while_loop(builder, [zero, *results], proceed, step, name="onnx_scan")[1:]
+        results = counted_loop(builder, limit, init, rows, step, name="onnx_scan")
     out = [_moved(node, r, node.axis(a, len(expr_shape(r)))) for r, a in zip(results[kept:], out_axes)]
     return (*results[:kept], *out)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import onnx
@@ -37,12 +38,12 @@ def graphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 def _redefined(node: onnx.NodeProto, own: int, wanted: int) -> str:
     if node.domain not in ("", "ai.onnx"):
         return ""
-    try:
-        old, new = (onnx.defs.get_schema(node.op_type, opset, "") for opset in (own, wanted))
-    except onnx.defs.SchemaError:
+    found = []
+    with suppress(onnx.defs.SchemaError):
+        found = [onnx.defs.get_schema(node.op_type, opset, "") for opset in (own, wanted)]
+    if not found or found[1].deprecated:
         return f"{node.op_type}, which opset {wanted} does not have"
-    if new.deprecated:
-        return f"{node.op_type}, which opset {wanted} does not have"
+    old, new = found
     if old.since_version == new.since_version:
         return ""
     gained = _only_gained(old.inputs, new.inputs) and _only_gained(old.outputs, new.outputs)

@@ -18,7 +18,7 @@ from tvm import relax, te
 from ...dimensions import is_one
 from ..meaning.broadcast import same_sizes
 from ..meaning.builder import expr_dtype, expr_shape
-from ..meaning.pointwise import Scalar, const, narrowed, widened
+from ..meaning.pointwise import Scalar, const, widened
 from ..meaning.sizes import Dim
 from ._node import Node
 from ._registry import converter
@@ -64,7 +64,7 @@ def einsum(node: Node) -> relax.Expr:
         kept = _kept(one, other, [*terms[:first], *terms[first + 1 :], equation.result])
         xs[first] = _joined(node, _Equation((one, other), kept), [xs[first], xs.pop(second)], sizes)
         terms[first] = kept
-    return narrowed(_joined(node, _Equation(tuple(terms), equation.result), xs, sizes), node.dtype(0))
+    return node.cast(_joined(node, _Equation(tuple(terms), equation.result), xs, sizes), node.dtype(0))
 
 
 def _next_pair(terms: Sequence[str], result: str, sizes: Mapping[str, Dim]) -> tuple[int, int]:

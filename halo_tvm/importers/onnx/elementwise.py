@@ -12,11 +12,10 @@ from ...extremes import maximum, minimum
 from ..meaning import scalar
 from ..meaning.broadcast import aligned
 from ..meaning.builder import expr_dtype
-from ..meaning.pointwise import HALVES, Scalar, const, const_like, dtype_of, in_float32, narrowed, pointwise, widened
+from ..meaning.pointwise import HALVES, Scalar, const, const_like, dtype_of, in_float32, pointwise, widened
 from ..meaning.unary import unary
 from ._node import Node
 from ._registry import converter
-from ._spell import reshape
 
 # Operators of one operand that `meaning.unary` has under the same name.
 _UNARY = (
@@ -131,7 +130,7 @@ def bit_shift(node: Node) -> relax.Expr:
 def prelu(node: Node) -> relax.Expr:
     x, slope = node.xs()
     if node.opset < 7 and node.rank(1) == 1:  # one for each channel, or one for all
-        slope = reshape(node, slope, [node.shape(1)[0], *[1] * (node.rank(0) - 2)])
+        slope = node.reshape(slope, [node.shape(1)[0], *[1] * (node.rank(0) - 2)])
     return pointwise(node, lambda x, slope: tirx.Select(x < const_like(0, x), x * slope, x), x, slope)
 
 
@@ -241,33 +240,3 @@ def shrink(node: Node) -> relax.Expr:
         return tirx.Select(wide < const_like(-lambd, wide), below, inner).astype(dtype_of(x))
 
     return pointwise(node, in_float32(function), node.x(0)) if dtype in HALVES else pointwise(node, function, node.x(0))
-
-
-@converter("Gelu")
-def gelu(node: Node) -> relax.Expr:
-    kind = node.attr("approximate", "none")
-    node.refuse_unless(kind in ("none", "tanh"), f"expected none or tanh as approximate, found {kind}")
-    x = node.x(0)
-    function = relax.op.nn.gelu_tanh if kind == "tanh" else relax.op.nn.gelu
-    return narrowed(node.emit(function(widened(node, x))), expr_dtype(x))
-
-
-@converter("Swish")
-def swish(node: Node) -> relax.Expr:
-    x = node.x(0)
-    return narrowed(_swish(node, widened(node, x)), expr_dtype(x))
-
-
-@converter("SwiGLU")
-def swiglu(node: Node) -> relax.Expr:
-    gate, up = aligned(node, node.xs())
-    product = node.emit(relax.op.multiply(_swish(node, widened(node, gate)), widened(node, up)))
-    return narrowed(product, expr_dtype(gate))
-
-
-def _swish(node: Node, x: relax.Expr) -> relax.Expr:
-    alpha = node.attr("alpha", 1.0)
-    if alpha == 1:
-        return node.emit(relax.op.nn.silu(x))
-    scaled = node.emit(relax.op.multiply(x, relax.const(alpha, expr_dtype(x))))
-    return node.emit(relax.op.multiply(x, node.emit(relax.op.sigmoid(scaled))))

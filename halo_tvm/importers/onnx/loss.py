@@ -6,7 +6,8 @@ from tvm import relax, te, tirx
 
 from ...relay_ops.operator import clamped
 from ..meaning.builder import expr_dtype
-from ..meaning.pointwise import Scalar, const, narrowed, widened
+from ..meaning.pointwise import Scalar, const, widened
+from ..meaning.sizes import prim
 from ._node import Node
 from ._registry import converter
 from .reduction import log_softmax_of
@@ -14,14 +15,14 @@ from .reduction import log_softmax_of
 
 @converter("NegativeLogLikelihoodLoss")
 def negative_log_likelihood(node: Node) -> relax.Expr:
-    return narrowed(_loss(node, widened(node, node.x(0))), node.dtype(0))
+    return node.cast(_loss(node, widened(node, node.x(0))), node.dtype(0))
 
 
 @converter("SoftmaxCrossEntropyLoss")
 def softmax_cross_entropy(node: Node) -> tuple[relax.Expr, relax.Expr]:
     log_prob = log_softmax_of(node, widened(node, node.x(0)), 1)
-    loss = narrowed(_loss(node, log_prob), node.dtype(0))
-    return loss, narrowed(log_prob, node.dtype(0))
+    loss = node.cast(_loss(node, log_prob), node.dtype(0))
+    return loss, node.cast(log_prob, node.dtype(0))
 
 
 def _loss(node: Node, log_prob: relax.Expr) -> relax.Expr:
@@ -57,8 +58,7 @@ def _loss(node: Node, log_prob: relax.Expr) -> relax.Expr:
 
         return te.compute(labels.shape, element, name="losses")
 
-    classes = tirx.IntImm("int64", node.shape(0)[1]) if isinstance(node.shape(0)[1], int) else node.shape(0)[1]
-    weights = node.te(weighed, labels, classes, *given, name="onnx_label_weights")
+    weights = node.te(weighed, labels, prim(node.shape(0)[1]), *given, name="onnx_label_weights")
     losses = node.te(picked, log_prob, labels, weights, name="onnx_label_losses")
     if reduction == "none":
         return losses

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx
 from tvm import relax
@@ -16,7 +14,7 @@ from ..meaning.builder import expr_dtype, expr_shape
 from ..meaning.constant import Constant
 from ._node import Node
 from ._registry import converter, find
-from ._spell import add, derived, number, scaled, transpose
+from ._spell import add, derived, number, scaled, transpose, turned
 from ._values import Tensor
 
 _LINEAR = ("float32", "float16", "bfloat16")
@@ -109,7 +107,8 @@ def _gemm(node: Node) -> relax.Expr:
     a = node.x(0)
     if node.attr("transA", 0):
         a = transpose(node, a, (1, 0))
-    out = _scaled(node, product(node, a, _turned(node, 1, (1, 0)) if node.attr("transB", 0) else node.value(1)), alpha)
+    b = turned(node, node.value(1), (1, 0) if node.attr("transB", 0) else (0, 1))
+    out = _scaled(node, product(node, a, b), alpha)
     if not node.has(2) or beta == 0.0:
         return out
     return add(node, out, _scaled(node, node.x(2), beta))
@@ -121,17 +120,6 @@ def _scaled(node: Node, x: relax.Expr, factor: float) -> relax.Expr:
     dtype = expr_dtype(x)
     value = factor if dtype.startswith(("float", "bfloat")) else int(factor)
     return node.emit(relax.op.multiply(x, number(value, dtype)))
-
-
-def _turned(node: Node, index: int, axes: Sequence[int]) -> object:
-    """Input `index`, its axes in another order: a weight when it is loaded, a tensor by an operator."""
-    value = node.value(index)
-    if list(axes) == list(range(len(axes))):
-        return value
-    if isinstance(value, Constant):
-        shape = [value.shape[a] for a in axes]
-        return derived(value, lambda: np.transpose(value.array, axes), value.dtype, shape)
-    return node.graph.as_value(node, transpose(node, node.x(index), axes))
 
 
 @converter("FusedMatMul", "TransposeMatMul", domain="com.microsoft")
@@ -147,8 +135,8 @@ def fused_matmul(node: Node) -> relax.Expr:
             order[-2:] = order[-1], order[-2]
         return order
 
-    a = node.graph.expr_of(_turned(node, 0, axes(0, "A")))
-    return scaled(node, product(node, a, _turned(node, 1, axes(1, "B"))), float(node.attr("alpha", 1.0)))
+    a = node.graph.expr_of(turned(node, node.value(0), axes(0, "A")))
+    return scaled(node, product(node, a, turned(node, node.value(1), axes(1, "B"))), float(node.attr("alpha", 1.0)))
 
 
 @converter("MatMulNBits", domain="com.microsoft")

@@ -8,7 +8,7 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from ..meaning.builder import expr_dtype, expr_shape
-from ._ml import ML, as_dtype, floats, rows
+from ._ml import ML, floats, rows
 from ._node import Node
 from ._registry import converter
 
@@ -19,7 +19,7 @@ _FROM_KEYS = 1 << 16  # most keys of a label encoder
 def scaler(node: Node) -> relax.Expr:
     """float32 (x - offset) * scale per feature; of float64 the difference is rounded, not the two numbers."""
     wide = "float64" if node.dtype(0) == "float64" else "float32"
-    x = as_dtype(node, node.x(0), wide)
+    x = node.cast(node.x(0), wide)
     features = expr_shape(x)[-1]
     for name, apply in (("offset", relax.op.subtract), ("scale", relax.op.multiply)):
         if node.has_attr(name):
@@ -28,7 +28,7 @@ def scaler(node: Node) -> relax.Expr:
                 values.size in (1, features), f"expected 1 or {features} values of {name}, found {values.size}"
             )
             x = node.emit(apply(x, relax.const(values, wide)))
-    return as_dtype(node, x, "float32")
+    return node.cast(x, "float32")
 
 
 @converter("Normalizer", domain=ML)
@@ -36,7 +36,7 @@ def normalizer(node: Node) -> relax.Expr:
     """Rows divided by their largest element, the sum of magnitudes, or the length; a row of zeros stays."""
     kind = node.attr("norm", "MAX")
     node.refuse_unless(kind in ("MAX", "L1", "L2"), f"expected MAX, L1 or L2 as norm, found {kind}")
-    x = as_dtype(node, node.x(0), "float32")
+    x = node.cast(node.x(0), "float32")
     if kind == "MAX":
         size = relax.op.max(x, -1, keepdims=True)
     elif kind == "L1":
@@ -57,7 +57,7 @@ def binarizer(node: Node) -> relax.Expr:
         node.refuse_unless(math.isfinite(threshold), f"expected a finite threshold for {dtype}, found {threshold}")
         limits, wide = np.iinfo(np.int64), "int64"
         threshold = min(max(math.floor(threshold), limits.min), limits.max)
-    above = node.emit(relax.op.greater(as_dtype(node, x, wide), relax.const(threshold, wide)))
+    above = node.emit(relax.op.greater(node.cast(x, wide), relax.const(threshold, wide)))
     return relax.op.astype(above, dtype)
 
 
@@ -105,7 +105,7 @@ def feature_vectorizer(node: Node) -> relax.Expr:
     )
     parts = []
     for index, size in enumerate(wanted):
-        x = as_dtype(node, rows(node, index), "float32")
+        x = node.cast(rows(node, index), "float32")
         features = expr_shape(x)[1]
         if size < features:
             x = node.emit(relax.op.strided_slice(x, axes=[1], begin=[0], end=[size]))
@@ -124,7 +124,7 @@ def one_hot_encoder(node: Node) -> relax.Expr:
     node.refuse_unless(not node.attr("cats_strings", []), "categories are strings: expected whole numbers")
     categories = np.asarray(node.attr("cats_int64s", []), np.int64)
     node.refuse_unless(categories.size > 0, "expected categories in cats_int64s, found none")
-    x = as_dtype(node, node.x(0), "int64")
+    x = node.cast(node.x(0), "int64")
     wide = node.emit(relax.op.expand_dims(x, -1))
     same = node.emit(relax.op.equal(wide, relax.const(categories, "int64")))
     hot = node.emit(relax.op.astype(same, "float32"))

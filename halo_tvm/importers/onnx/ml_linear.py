@@ -6,26 +6,19 @@ import numpy as np
 from tvm import relax
 
 from ..meaning.builder import expr_shape
-from ._ml import ML, as_dtype, class_labels, column, columns, floats, labelled, rows, transformed, weight
+from ._ml import ML, class_labels, column, columns, floats, labelled, rows, table, transformed, weight
 from ._node import Node
 from ._registry import converter
 
 
 def _products(node: Node, targets: int) -> relax.Expr:
     """float32 [rows, targets]: x times the coefficients, plus the intercepts."""
-    x = as_dtype(node, rows(node), "float32")
-    coefficients, intercepts = floats(node, "coefficients"), floats(node, "intercepts", [])
-    features = expr_shape(x)[1]
-    node.refuse_unless(
-        coefficients.size == targets * features,
-        f"expected {targets} x {features} coefficients, found {coefficients.size}",
-    )
-    matrix = np.ascontiguousarray(coefficients.reshape(targets, features).T)
+    x = node.cast(rows(node), "float32")
+    matrix = np.ascontiguousarray(table(node, "coefficients", targets, expr_shape(x)[1]).T)
     out = node.emit(relax.op.matmul(x, weight(node, matrix)))
-    if intercepts.size == 0:
+    if not floats(node, "intercepts", []).size:
         return out
-    node.refuse_unless(intercepts.size == targets, f"expected {targets} intercepts, found {intercepts.size}")
-    return node.emit(relax.op.add(out, relax.const(intercepts)))
+    return node.emit(relax.op.add(out, relax.const(table(node, "intercepts", targets))))
 
 
 @converter("LinearRegressor", domain=ML)
@@ -45,7 +38,7 @@ def linear_classifier(node: Node) -> tuple[relax.Expr, relax.Expr]:
         index = node.emit(relax.op.argmax(scores, -1))
         return labelled(node, index, labels), transformed(node, scores, kind)
     positive = node.emit(relax.op.greater(scores, relax.const(0.0, "float32")))
-    flat = node.emit(relax.op.reshape(as_dtype(node, positive, "int64"), (expr_shape(scores)[0],)))
+    flat = node.emit(relax.op.reshape(node.cast(positive, "int64"), (expr_shape(scores)[0],)))
     if labels.size != 2:
         return flat, transformed(node, scores, kind)
     return labelled(node, flat, labels), second_class(node, scores, kind)

@@ -10,7 +10,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ..meaning.builder import expr_shape
-from ._ml import ML, as_dtype, class_labels, columns, floats, labelled, rows, transformed, weight
+from ._ml import ML, class_labels, columns, floats, labelled, rows, table, transformed, weight
 from ._node import Node
 from ._registry import converter
 
@@ -24,15 +24,10 @@ _SURE = 1e-7
 def svm_regressor(node: Node) -> relax.Expr:
     """float32 [rows, 1]; of a one-class machine the sign."""
     node.refuse_unless(node.attr("post_transform", "NONE") == "NONE", "a post_transform of a regression is not defined")
-    x = as_dtype(node, rows(node), "float32")
-    count, coefficients = int(node.attr("n_supports", 0)), floats(node, "coefficients")
-    if count > 0:
-        node.refuse_unless(coefficients.size == count, f"expected {count} coefficients, found {coefficients.size}")
-        x = _kernels(node, x, count)
-    node.refuse_unless(
-        coefficients.size == expr_shape(x)[1], f"expected {expr_shape(x)[1]} coefficients, found {coefficients.size}"
-    )
-    out = node.emit(relax.op.matmul(x, weight(node, coefficients.reshape(-1, 1))))
+    x = node.cast(rows(node), "float32")
+    count = int(node.attr("n_supports", 0))
+    x = _kernels(node, x, count) if count > 0 else x
+    out = node.emit(relax.op.matmul(x, weight(node, table(node, "coefficients", expr_shape(x)[1], 1))))
     out = node.emit(relax.op.add(out, relax.const(floats(node, "rho")[:1], "float32")))
     if not node.attr("one_class", 0):
         return out
@@ -47,7 +42,7 @@ def svm_classifier(node: Node) -> tuple[relax.Expr, relax.Expr]:
     classes, kind = labels.size, node.attr("post_transform", "NONE")
     node.refuse_unless(2 <= classes <= _MOST_CLASSES, f"expected 2 to {_MOST_CLASSES} classes, found {classes}")
     per_class = [int(v) for v in node.attr("vectors_per_class", [])]
-    x = as_dtype(node, rows(node), "float32")
+    x = node.cast(rows(node), "float32")
     if sum(per_class) == 0:
         return _linear(node, x, labels, kind)
     node.refuse_unless(len(per_class) == classes, f"expected vectors of {classes} classes, found {len(per_class)}")
@@ -68,23 +63,16 @@ def _linear(node: Node, x: relax.Expr, labels: np.ndarray, kind: str) -> tuple[r
     """Without support vectors: a score per class."""
     classes, features = labels.size, expr_shape(x)[1]
     node.refuse_unless(classes > 2, "a machine for two classes without support vectors has no agreed meaning")
-    coefficients = floats(node, "coefficients")
-    node.refuse_unless(
-        coefficients.size == classes * features,
-        f"expected {classes} x {features} coefficients, found {coefficients.size}",
-    )
-    scores = node.emit(relax.op.matmul(x, weight(node, np.ascontiguousarray(coefficients.reshape(classes, -1).T))))
+    matrix = np.ascontiguousarray(table(node, "coefficients", classes, features).T)
+    scores = node.emit(relax.op.matmul(x, weight(node, matrix)))
     scores = node.emit(relax.op.add(scores, relax.const(floats(node, "rho")[:1], "float32")))
     return labelled(node, node.emit(relax.op.argmax(scores, -1)), labels), transformed(node, scores, kind)
 
 
 def _kernels(node: Node, x: relax.Expr, count: int) -> relax.Expr:
     """float32 [rows, support vectors]."""
-    vectors, features = floats(node, "support_vectors"), expr_shape(x)[1]
-    node.refuse_unless(
-        vectors.size == count * features,
-        f"expected {count} x {features} numbers in support_vectors, found {vectors.size}",
-    )
+    features = expr_shape(x)[1]
+    vectors = table(node, "support_vectors", count, features)
     kind = node.attr("kernel_type", "LINEAR")
     gamma, offset, degree = (floats(node, "kernel_params", []).tolist() + [0.0] * 3)[:3]
     if kind == "RBF":
@@ -98,13 +86,12 @@ def _kernels(node: Node, x: relax.Expr, count: int) -> relax.Expr:
 
             return te.compute((x.shape[0], count), element, name="distance")
 
-        squares = node.te(distance, x, weight(node, vectors.reshape(count, features)), name="onnx_svm_distance")
+        squares = node.te(distance, x, weight(node, vectors), name="onnx_svm_distance")
         return node.emit(relax.op.exp(node.emit(relax.op.multiply(squares, relax.const(-gamma, "float32")))))
     node.refuse_unless(
         kind in ("LINEAR", "POLY", "SIGMOID"), f"expected LINEAR, POLY, RBF or SIGMOID as kernel, found {kind}"
     )
-    matrix = np.ascontiguousarray(vectors.reshape(count, features).T)
-    products = node.emit(relax.op.matmul(x, weight(node, matrix)))
+    products = node.emit(relax.op.matmul(x, weight(node, np.ascontiguousarray(vectors.T))))
     if kind == "LINEAR":
         return products
     scaled = node.emit(relax.op.multiply(products, relax.const(gamma, "float32")))
@@ -122,19 +109,14 @@ def _kernels(node: Node, x: relax.Expr, count: int) -> relax.Expr:
 def _pair_scores(node: Node, kernels: relax.Expr, per_class: list[int]) -> relax.Expr:
     """[rows, pairs]: above 0 the first of two classes is chosen. One product with a matrix [vectors, pairs]."""
     classes, total = len(per_class), sum(per_class)
-    coefficients, rho = floats(node, "coefficients"), floats(node, "rho")
     pairs = list(combinations(range(classes), 2))
-    node.refuse_unless(
-        coefficients.size == (classes - 1) * total,
-        f"expected {classes - 1} x {total} coefficients, found {coefficients.size}",
-    )
-    node.refuse_unless(rho.size == len(pairs), f"expected {len(pairs)} values of rho, found {rho.size}")
-    table, ends = coefficients.reshape(classes - 1, total), np.cumsum([0, *per_class])
+    coefficients, rho = table(node, "coefficients", classes - 1, total), table(node, "rho", len(pairs))
+    ends = np.cumsum([0, *per_class])
     matrix = np.zeros((total, len(pairs)), np.float32)
     for p, (i, j) in enumerate(pairs):
         first, second = slice(ends[i], ends[i + 1]), slice(ends[j], ends[j + 1])
-        matrix[first, p] = table[j - 1, first]
-        matrix[second, p] = table[i, second]
+        matrix[first, p] = coefficients[j - 1, first]
+        matrix[second, p] = coefficients[i, second]
     out = node.emit(relax.op.matmul(kernels, weight(node, matrix)))
     return node.emit(relax.op.add(out, relax.const(rho, "float32")))
 
@@ -145,7 +127,7 @@ def _votes(node: Node, scores: relax.Expr, classes: int) -> relax.Expr:
     gained = np.zeros((len(pairs), classes), np.float32)  # by the first class instead of the second
     for p, (i, j) in enumerate(pairs):
         gained[p, i], gained[p, j] = 1, -1
-    chosen = as_dtype(node, node.emit(relax.op.greater(scores, relax.const(0.0, "float32"))), "float32")
+    chosen = node.cast(node.emit(relax.op.greater(scores, relax.const(0.0, "float32"))), "float32")
     without = np.array([[sum(j == c for _, j in pairs) for c in range(classes)]], np.float32)
     counts = node.emit(
         relax.op.add(node.emit(relax.op.matmul(chosen, weight(node, gained))), relax.const(without, "float32"))
@@ -155,10 +137,7 @@ def _votes(node: Node, scores: relax.Expr, classes: int) -> relax.Expr:
 
 def _probabilities(node: Node, scores: relax.Expr, classes: int) -> relax.Expr:
     """[rows, classes] from the scores of pairs: the coupling of Wu, Lin and Weng, as many rounds as its engines do."""
-    a, b, count = floats(node, "prob_a"), floats(node, "prob_b"), classes * (classes - 1) // 2
-    node.refuse_unless(
-        a.size == b.size == count, f"expected {count} values of prob_a and prob_b, found {a.size} and {b.size}"
-    )
+    a, b = (table(node, name, classes * (classes - 1) // 2) for name in ("prob_a", "prob_b"))
 
     def couple(scores: te.Tensor, a: te.Tensor, b: te.Tensor) -> te.Tensor:
         return te.extern(

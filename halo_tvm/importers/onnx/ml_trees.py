@@ -7,7 +7,7 @@ from tvm import relax, te
 
 from ..meaning.builder import expr_dtype, expr_shape
 from ._forest import Forest, by_node_ids, by_positions
-from ._ml import ML, TRANSFORMS, as_dtype, class_labels, column, columns, labelled, rows, transformed, weight
+from ._ml import ML, TRANSFORMS, class_labels, column, columns, labelled, rows, transformed, weight
 from ._node import Node
 from ._registry import converter
 from ._tree_walk import Walk, always_voted
@@ -28,7 +28,7 @@ def tree_ensemble_regressor(node: Node) -> relax.Expr:
     if base.size:
         node.refuse_unless(base.size in (1, targets), f"expected {targets} base values, found {base.size}")
         scores = node.emit(relax.op.add(scores, relax.const(base, str(base.dtype))))
-    return as_dtype(node, transformed(node, scores, node.attr("post_transform", "NONE")), "float32")
+    return node.cast(transformed(node, scores, node.attr("post_transform", "NONE")), "float32")
 
 
 @converter("TreeEnsemble", domain=ML, since=5)
@@ -41,7 +41,7 @@ def tree_ensemble(node: Node) -> relax.Expr:
     node.refuse_unless(0 <= aggregate < len(_AGGREGATES), f"expected 0 to 3 as aggregate_function, found {aggregate}")
     node.refuse_unless(0 <= kind < len(TRANSFORMS), f"expected 0 to 4 as post_transform, found {kind}")
     scores, _ = _voted(node, x, forest, targets, _AGGREGATES[aggregate])
-    return as_dtype(node, transformed(node, scores, TRANSFORMS[kind]), node.dtype(0))
+    return node.cast(transformed(node, scores, TRANSFORMS[kind]), node.dtype(0))
 
 
 @converter("TreeEnsembleClassifier", domain=ML)
@@ -59,7 +59,7 @@ def tree_ensemble_classifier(node: Node) -> tuple[relax.Expr, relax.Expr]:
         index, scores = _two_from_one(node, scores, forest, base, kind)
     else:
         index, scores = _most_votes(node, scores, seen, base, kind)
-    return labelled(node, index, labels), as_dtype(node, scores, "float32")
+    return labelled(node, index, labels), node.cast(scores, "float32")
 
 
 def _most_votes(
@@ -73,7 +73,7 @@ def _most_votes(
     candidates = scores
     if seen is not None:
         lowest = relax.const(np.finfo(expr_dtype(scores)).min, expr_dtype(scores))
-        candidates = node.emit(relax.op.where(as_dtype(node, seen, "bool"), scores, lowest))
+        candidates = node.emit(relax.op.where(node.cast(seen, "bool"), scores, lowest))
     index = node.emit(relax.op.argmax(candidates, -1))
     return index, transformed(node, scores, kind)
 
@@ -93,7 +93,7 @@ def _two_from_one(
         score = node.emit(relax.op.add(score, relax.const(base, dtype)))
     is_probability = bool((forest.weights >= 0).all())
     above = node.emit(relax.op.greater(score, relax.const(0.5 if is_probability else 0.0, dtype)))
-    index = node.emit(relax.op.reshape(as_dtype(node, above, "int64"), (expr_shape(scores)[0],)))
+    index = node.emit(relax.op.reshape(node.cast(above, "int64"), (expr_shape(scores)[0],)))
     if second:  # the first class keeps the score 0, as its engine has it
         return index, transformed(node, scores, kind)
     if is_probability and kind != "LOGISTIC":
@@ -107,7 +107,7 @@ def _two_from_one(
 def _features(node: Node) -> relax.Expr:
     """x in the type in which it is compared: float64 stays, everything else is float32."""
     x = rows(node)
-    return x if expr_dtype(x) == "float64" else as_dtype(node, x, "float32")
+    return x if expr_dtype(x) == "float64" else node.cast(x, "float32")
 
 
 def _base_values(node: Node, dtype: str) -> np.ndarray:

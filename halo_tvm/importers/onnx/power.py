@@ -7,7 +7,6 @@ from tvm import relax
 
 from ..meaning.broadcast import aligned
 from ..meaning.builder import expr_dtype
-from ..meaning.pointwise import HALVES, narrowed
 from ..meaning.power import power_of_integers
 from ._node import Node
 from ._registry import converter
@@ -21,16 +20,11 @@ def power(node: Node) -> relax.Expr:
     if "float" not in dtype and "float" not in other:
         return power_of_integers(node, base, exponent)
     wide = "float64" if "float64" in (dtype, other) or "float" not in dtype else "float32"
-    if dtype in HALVES and wide == "float32":
-        base = node.emit(relax.op.astype(base, wide))
     if node.is_known(1) and node.constant(1).size == 1:
         # A scalar: the compiler knows squares, roots and reciprocals.
         value = float(node.constant(1).reshape(-1)[0])
         if wide == "float64" and expr_dtype(base) == "float32" and value == np.float32(value):
             wide = "float32"
         exponent = relax.const(np.full(node.constant(1).shape, value), wide)
-    if expr_dtype(base) != wide:
-        base = node.emit(relax.op.astype(base, wide))
-    if expr_dtype(exponent) != wide:
-        exponent = node.emit(relax.op.astype(exponent, wide))
-    return narrowed(node.emit(relax.op.power(*aligned(node, [base, exponent]))), dtype)
+    pair = aligned(node, [node.cast(base, wide), node.cast(exponent, wide)])
+    return node.cast(node.emit(relax.op.power(*pair)), dtype)

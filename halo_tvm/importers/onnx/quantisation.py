@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import onnx
 from tvm import relax
 
 from ...relay_ops.quantisation_grid import QuantisationGrid
@@ -17,8 +16,8 @@ from ._narrow import decoded, is_float, is_narrow
 from ._node import Node
 from ._registry import converter
 from ._rounded import Grid, rounded_when_read, spread
-from ._spell import cast, derived, divide, multiply, reshape, rounded
-from ._values import Tensor
+from ._spell import derived, divide, multiply, rounded
+from ._values import Tensor, element_dtype
 from .casting import converted, float4
 
 _INTEGERS = ("uint8", "int8", "uint16", "int16")
@@ -29,7 +28,7 @@ _INTEGERS = ("uint8", "int8", "uint16", "int16")
 def quantize(node: Node) -> relax.Expr | Tensor | Constant:
     """saturate(round(x / scale) + zero); a weight is rounded when it is loaded."""
     kind = int(node.attr("output_dtype", 0))
-    target = node.dtype(2) if node.has(2) else _name(kind) if kind else "uint8"
+    target = node.dtype(2) if node.has(2) else element_dtype(kind) if kind else "uint8"
     node.refuse_unless(
         target in _INTEGERS or is_narrow(target) or _is_float8(target),
         f"expected a type of {', '.join(_INTEGERS)}, found {target}",
@@ -37,7 +36,7 @@ def quantize(node: Node) -> relax.Expr | Tensor | Constant:
     narrow = node.dtype(0) if node.dtype(0) in ("float16", "bfloat16") else "float32"
     precision = int(node.attr("precision", 0))
     if precision:
-        narrow = _name(precision)
+        narrow = element_dtype(precision)
     node.refuse_unless(
         narrow in ("float32", "float16", "bfloat16"), f"expected a 16- or 32-bit precision, found {narrow}"
     )
@@ -50,8 +49,8 @@ def quantize(node: Node) -> relax.Expr | Tensor | Constant:
         known = _rounded(node, narrow, target)
         if known is not None:
             return known
-    x = cast(node, node.x(0), "float32")
-    scale = cast(node, _spread(node, 1), "float32")
+    x = node.cast(node.x(0), "float32")
+    scale = node.cast(_spread(node, 1), "float32")
     # The quotient of two narrow numbers, rounded twice, is the one rounded once: float32 has enough digits.
     quotient = rounded(node, divide(node, x, scale), narrow)
     if is_float(target) or _is_float8(target):  # the zero point of floats is 0
@@ -65,7 +64,7 @@ def quantize(node: Node) -> relax.Expr | Tensor | Constant:
 def dequantize(node: Node) -> relax.Expr | Constant:
     """(x - zero) * scale; a weight is restored when it is loaded."""
     kind = int(node.attr("output_dtype", 0))
-    target = _name(kind) if kind else node.dtype(1)
+    target = element_dtype(kind) if kind else node.dtype(1)
     if node.has(2):
         wanted, found = node.dtype(0), node.dtype(2)
         node.refuse_unless(found == wanted, f"expected a zero point of {wanted}, as the input is, found {found}")
@@ -74,16 +73,16 @@ def dequantize(node: Node) -> relax.Expr | Constant:
         return _restored(node, values, target)
     if _is_float8(node.dtype(0)):
         numbers = converted(node, node.x(0), "float32")
-        return cast(node, multiply(node, numbers, cast(node, _spread(node, 1), "float32")), target)
+        return node.cast(multiply(node, numbers, node.cast(_spread(node, 1), "float32")), target)
     node.refuse_unless(
         node.dtype(0) in (*_INTEGERS, "int32") or is_narrow(node.dtype(0)),
         f"expected integers of at most 32 bits, found {node.dtype(0)}",
     )
     if is_float(node.dtype(0)):
         numbers = decoded(node, node.stored(0), node.dtype(0))
-        return cast(node, multiply(node, numbers, cast(node, _spread(node, 1), "float32")), target)
-    x = cast(node, centred(node, node.stored(0), _spread(node, 2) if node.has(2) else None), "float32")
-    return cast(node, multiply(node, x, cast(node, _spread(node, 1), "float32")), target)
+        return node.cast(multiply(node, numbers, node.cast(_spread(node, 1), "float32")), target)
+    x = node.cast(centred(node, node.stored(0), _spread(node, 2) if node.has(2) else None), "float32")
+    return node.cast(multiply(node, x, node.cast(_spread(node, 1), "float32")), target)
 
 
 def _restored(node: Node, values: list[Constant | None], target: str) -> Constant:
@@ -121,10 +120,6 @@ def _is_float8(dtype: str) -> bool:
     return dtype.startswith(("float8_e4", "float8_e5"))
 
 
-def _name(kind: int) -> str:
-    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).name
-
-
 def _axis(node: Node, rank: int) -> int:
     axis = int(node.attr("axis", 1))
     return axis + rank if axis < 0 else axis
@@ -140,8 +135,8 @@ def _spread(node: Node, index: int) -> relax.Expr:
     if not block or len(found) == 0:
         return vector_for(node, x, len(shape), axis)
     wide: list[Dim] = [*found[: axis + 1], 1, *found[axis + 1 :]]
-    x = node.emit(relax.op.broadcast_to(reshape(node, x, wide), [*wide[: axis + 1], block, *wide[axis + 2 :]]))
-    x = reshape(node, x, [*found[:axis], node.sizes.product([found[axis], block]), *found[axis + 1 :]])
+    x = node.emit(relax.op.broadcast_to(node.reshape(x, wide), [*wide[: axis + 1], block, *wide[axis + 2 :]]))
+    x = node.reshape(x, [*found[:axis], node.sizes.product([found[axis], block]), *found[axis + 1 :]])
     if node.sizes.is_equal(expr_shape(x)[axis], shape[axis]):
         return x
     return node.emit(relax.op.strided_slice(x, [axis], [0], [shape[axis]]))
@@ -168,7 +163,7 @@ def _check_grid(node: Node, found: Sequence[Dim], shape: Sequence[Dim], axis: in
 
 @converter("DynamicQuantizeLinear")
 def dynamic_quantize(node: Node) -> tuple[relax.Expr, ...]:
-    return quantised(node, cast(node, node.x(0), "float32"))
+    return quantised(node, node.cast(node.x(0), "float32"))
 
 
 def quantised(node: Node, x: relax.Expr) -> tuple[relax.Expr, relax.Expr, relax.Expr]:

@@ -12,7 +12,6 @@ other way where a result lies in the middle of two integers.
 
 from __future__ import annotations
 
-import numpy as np
 from tvm import relax
 
 from ..meaning.constant import Constant
@@ -23,7 +22,7 @@ from ._integer_convolution import integer_convolution
 from ._node import Node
 from ._quantised import Quantised
 from ._registry import in_integers
-from ._spell import add, cast, derived, multiply
+from ._spell import add, multiply, turned
 from ._values import Tensor, Value
 from ._windows import window_of
 from .shape import concat
@@ -73,7 +72,7 @@ def gemm(node: Node) -> relax.Expr | None:
         return None
     b, columns = weight.integers, 1
     if node.attr("transB", 0):
-        b, columns = derived(b, lambda b=b: np.ascontiguousarray(b.array.T), b.dtype, b.shape[::-1]), 0
+        b, columns = turned(node, b, (1, 0)), 0
     out = _product(node, x, weight, b, columns)
     return add(node, out, node.x(2)) if out is not None and node.has(2) else out
 
@@ -90,7 +89,7 @@ def conv(node: Node) -> relax.Expr | None:
     window = window_of(node, kernel, len(kernel))
     zero = relax.const(x.zeros[0].astype(x.integers.dtype), x.integers.dtype)
     total = integer_convolution(node, x.integers.expr, weight.integers, zero, weight.zeros, window, groups, floats=True)
-    out = multiply(node, cast(node, total, "float32"), _scale(node, x, weight, len(kernel) + 2, 1))
+    out = multiply(node, node.cast(total, "float32"), _scale(node, x, weight, len(kernel) + 2, 1))
     return with_bias(node, out, node.x(2) if node.has(2) else None)
 
 
@@ -118,7 +117,7 @@ def _product(node: Node, x: Quantised, weight: Quantised, b: Constant, columns: 
     b_zero = Constant.of(weight.zeros.astype(b.dtype) if weight.zeros.size > 1 else weight.zeros[0].astype(b.dtype))
     total = integer_product(node, x.integers.expr, b, zero, b_zero)
     rank = len(x.integers.shape)
-    return multiply(node, cast(node, total, "float32"), _scale(node, x, weight, rank, rank - 1))
+    return multiply(node, node.cast(total, "float32"), _scale(node, x, weight, rank, rank - 1))
 
 
 def _scale(node: Node, x: Quantised, weight: Quantised, rank: int, axis: int) -> relax.Expr:

@@ -11,7 +11,7 @@ from ._integer import integer_product, saturated, vector_for
 from ._integer_convolution import integer_convolution
 from ._node import Node
 from ._registry import converter
-from ._spell import add, cast, derived, divide, multiply, rounded, scaled, transpose
+from ._spell import add, divide, multiply, rounded, scaled, transpose, turned
 from ._windows import window_of
 from .contrib_attention import projected_attention
 from .quantisation import quantised
@@ -63,13 +63,13 @@ def matmul_integer(node: Node) -> relax.Expr:
 @converter("MatMulIntegerToFloat", domain="com.microsoft")
 def matmul_integer_to_float(node: Node) -> relax.Expr:
     """(A - a_zero) @ (B - b_zero) * a_scale * b_scale + bias."""
-    out = cast(node, _product(node, 0, 1, 4, 5), "float32")
+    out = node.cast(_product(node, 0, 1, 4, 5), "float32")
     rank = len(expr_shape(out))
     scale = multiply(node, _of_rows(node, 2, rank), _of_columns(node, 3, rank))
-    out = multiply(node, out, cast(node, scale, "float32"))
+    out = multiply(node, out, node.cast(scale, "float32"))
     if node.has(6):
-        out = add(node, out, cast(node, node.x(6), "float32"))
-    return cast(node, out, node.dtype(2))
+        out = add(node, out, node.cast(node.x(6), "float32"))
+    return node.cast(out, node.dtype(2))
 
 
 @converter("DynamicQuantizeMatMul", domain="com.microsoft")
@@ -77,14 +77,14 @@ def dynamic_quantize_matmul(node: Node) -> relax.Expr:
     """A, quantised over its own range, times the quantised B."""
     a, scale, a_zero = quantised(node, node.x(0))
     b_zero = _b_zero(node, 3, 1)
-    out = cast(node, integer_product(node, a, node.value(1), a_zero, b_zero), "float32")
+    out = node.cast(integer_product(node, a, node.value(1), a_zero, b_zero), "float32")
     out = multiply(node, out, multiply(node, scale, _of_columns(node, 2, len(expr_shape(out)))))
     return add(node, out, node.x(4)) if node.has(4) else out
 
 
 @converter("QLinearMatMul")
 def qlinear_matmul(node: Node) -> relax.Expr:
-    total = cast(node, _product(node, 0, 3, 2, 5), "float32")
+    total = node.cast(_product(node, 0, 3, 2, 5), "float32")
     rank, kind = len(expr_shape(total)), node.dtype(1)
     dtype = node.dtype(7) if node.has(7) else node.dtype(0)
     if (
@@ -94,20 +94,17 @@ def qlinear_matmul(node: Node) -> relax.Expr:
     ):
         scale = vector_for(node, _joint_scale(node, 1, 4, 6), rank, rank - 1)
         return saturated(node, multiply(node, total, scale), _of_rows(node, 7, rank), dtype)
-    both = multiply(node, _wide(node, _of_rows(node, 1, rank)), _wide(node, _of_columns(node, 4, rank)))
-    scale = divide(node, rounded(node, both, kind), _wide(node, _of_rows(node, 6, rank)))
+    found = (_of_rows(node, 1, rank), _of_columns(node, 4, rank), _of_rows(node, 6, rank))
+    left, right, out_scale = (node.cast(x, "float32") for x in found)
+    scale = divide(node, rounded(node, multiply(node, left, right), kind), out_scale)
     out = multiply(node, total, rounded(node, scale, kind))
     return saturated(node, out, _of_rows(node, 7, rank), dtype)
-
-
-def _wide(node: Node, x: relax.Expr) -> relax.Expr:
-    return cast(node, x, "float32")
 
 
 @converter("QAttention", domain="com.microsoft")
 def q_attention(node: Node) -> tuple[relax.Expr | None, ...]:
     """Attention whose projection multiplies bytes."""
-    total = cast(node, _product(node, 0, 1, 6, 7), "float32")
+    total = node.cast(_product(node, 0, 1, 6, 7), "float32")
     scale = multiply(node, _of_rows(node, 3, 3), _of_columns(node, 4, 3))
     projected = add(node, multiply(node, total, scale), node.x(2))
     return projected_attention(node, projected, mask=5, cached=8, bias=len(node.inputs))
@@ -121,11 +118,11 @@ def q_gemm(node: Node) -> relax.Expr:
     if node.attr("transA", 0):
         a = transpose(node, a, (1, 0))
     if node.attr("transB", 0):
-        b = _turned(node, b)
+        b = turned(node, b, (1, 0))
     total = integer_product(node, a, b, a_zero, b_zero)
     if node.has(6):
         total = add(node, total, node.x(6))
-    out = cast(node, total, "float32")
+    out = node.cast(total, "float32")
     alpha = float(node.attr("alpha", 1.0))
     if alpha == 1.0 and node.has(7):
         scale = vector_for(node, _joint_scale(node, 1, 4, 7), 2, 1)
@@ -137,12 +134,6 @@ def q_gemm(node: Node) -> relax.Expr:
     return saturated(
         node, multiply(node, out, scale), _of_rows(node, 8, 2), node.dtype(8) if node.has(8) else node.dtype(0)
     )
-
-
-def _turned(node: Node, value: object) -> object:
-    if isinstance(value, Constant):
-        return derived(value, lambda: np.ascontiguousarray(value.array.T), value.dtype, value.shape[::-1])
-    return node.graph.as_value(node, transpose(node, node.graph.expr_of(value), (1, 0)))
 
 
 def _joint_scale(node: Node, x: int, w: int, y: int) -> relax.Expr:
@@ -178,7 +169,7 @@ def qlinear_conv(node: Node) -> relax.Expr:
         total = add(node, total, vector_for(node, node.x(8), rank, 1))
     scale = vector_for(node, _joint_scale(node, 1, 4, 6), rank, 1)
     dtype = node.dtype(7) if node.has(7) else node.dtype(0)
-    return saturated(node, multiply(node, cast(node, total, "float32"), scale), _of_rows(node, 7, rank), dtype)
+    return saturated(node, multiply(node, node.cast(total, "float32"), scale), _of_rows(node, 7, rank), dtype)
 
 
 def _convolved(node: Node, x: int, w: int, x_zero: int, w_zero: int) -> relax.Expr:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import onnx
 from tvm import relax
 
 from ..meaning import random
 from ..meaning.sizes import Dim
 from ._node import Node
 from ._registry import converter
+from ._values import element_dtype
 
 
 @converter("RandomNormal", "RandomUniform")
@@ -65,9 +65,7 @@ def dropout(node: Node) -> tuple[object, relax.Expr | None]:
 
 
 def _dtype(node: Node, default: str) -> str:
-    if not node.has_attr("dtype"):
-        return default
-    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attr("dtype"))).name
+    return element_dtype(node.attr("dtype")) if node.has_attr("dtype") else default
 
 
 def _seed(node: Node) -> int | None:

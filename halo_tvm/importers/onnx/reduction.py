@@ -12,7 +12,7 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from ..meaning.builder import expr_dtype
-from ..meaning.pointwise import Scalar, const, dtype_of, narrowed, pointwise, widened
+from ..meaning.pointwise import Scalar, const, dtype_of, pointwise, widened
 from ..meaning.reduction import arg_index, log_sum_exp
 from ..meaning.sizes import Dim, prim
 from ._node import Node
@@ -92,7 +92,7 @@ def reduce(node: Node) -> relax.Expr:
     x = x if before is _same or before is relax.op.abs and dtype.startswith("uint") else node.emit(before(x))
     x = node.emit(function(x, axes, keepdims)) if axes else x
     x = x if after is _same else node.emit(after(x))
-    return narrowed(x, dtype)
+    return node.cast(x, dtype)
 
 
 def _integer_mean(node: Node, x: relax.Expr, axes: list[int], keepdims: bool) -> relax.Expr:
@@ -137,7 +137,7 @@ def cumulative(node: Node) -> relax.Expr:
     x = _flipped(node, x, axis) if reverse else x
     function = relax.op.cumsum if node.op == "CumSum" else relax.op.cumprod
     x = node.emit(function(x, axis, expr_dtype(x), exclusive))
-    return narrowed(_flipped(node, x, axis) if reverse else x, dtype)
+    return node.cast(_flipped(node, x, axis) if reverse else x, dtype)
 
 
 def _flipped(node: Node, x: relax.Expr, axis: int) -> relax.Expr:
@@ -158,13 +158,13 @@ def _as_rows(node: Node, function: Callable[[relax.Expr, int], relax.Expr]) -> r
     rank = len(shape)
     x = widened(node, x)
     if node.opset >= 13:
-        return narrowed(node.emit(function(x, node.axis(node.attr("axis", -1), rank))), dtype)
+        return node.cast(node.emit(function(x, node.axis(node.attr("axis", -1), rank))), dtype)
     axis = node.axis(node.attr("axis", 1), rank) if node.attr("axis", 1) != rank else rank
     if axis == rank - 1:
-        return narrowed(node.emit(function(x, axis)), dtype)
+        return node.cast(node.emit(function(x, axis)), dtype)
     rows = [node.sizes.product(shape[:axis]), node.sizes.product(shape[axis:])]
     out = node.emit(function(node.emit(relax.op.reshape(x, rows)), 1))
-    return narrowed(node.emit(relax.op.reshape(out, list(shape))), dtype)
+    return node.cast(node.emit(relax.op.reshape(out, list(shape))), dtype)
 
 
 for _name, _convert in {
@@ -211,7 +211,7 @@ def lp_normalization(node: Node) -> relax.Expr:
         zero = const(0, dtype_of(n))
         return tirx.Select(n == zero, zero, v / tirx.Select(n == zero, const(1, dtype_of(n)), n))
 
-    return narrowed(pointwise(node, over, x, norm), node.dtype(0))
+    return node.cast(pointwise(node, over, x, norm), node.dtype(0))
 
 
 @converter("MeanVarianceNormalization")
@@ -222,4 +222,4 @@ def mean_variance_normalization(node: Node) -> relax.Expr:
     centred = node.emit(relax.op.subtract(x, node.emit(relax.op.mean(x, axes, True))))
     variance = node.emit(relax.op.mean(node.emit(relax.op.multiply(centred, centred)), axes, True))
     deviation = node.emit(relax.op.add(node.emit(relax.op.sqrt(variance)), relax.const(1e-9, expr_dtype(x))))
-    return narrowed(node.emit(relax.op.divide(centred, deviation)), node.dtype(0))
+    return node.cast(node.emit(relax.op.divide(centred, deviation)), node.dtype(0))

@@ -8,7 +8,7 @@ from ...relay_ops.rotary import Rotary
 from ..meaning.builder import expr_shape
 from ._node import Node
 from ._registry import converter
-from ._spell import add, cast, concat, cut, reshape, transpose
+from ._spell import add, concat, cut, transpose
 from .attention import split_heads
 
 _SWAP = (0, 2, 1, 3)
@@ -22,8 +22,8 @@ def rotary_embedding(node: Node) -> relax.Expr:
     if positions is None:
         b, s, half = expr_shape(cos)
         rows = node.sizes.product([b, s])
-        cos, sin = (reshape(node, x, [rows, half]) for x in (cos, sin))
-        positions = reshape(node, node.emit(relax.op.arange(0, rows, 1, "int64")), [b, s])
+        cos, sin = (node.reshape(x, [rows, half]) for x in (cos, sin))
+        positions = node.reshape(node.emit(relax.op.arange(0, rows, 1, "int64")), [b, s])
     return _rotated(node, positions, cos, sin)
 
 
@@ -35,8 +35,8 @@ def contrib_rotary_embedding(node: Node) -> relax.Expr:
     positions = node.x(1)
     if len(expr_shape(positions)) < 2:
         length = node.shape(0)[2 if node.rank(0) == 4 else 1]
-        first = reshape(node, positions, [1])
-        positions = add(node, node.emit(relax.op.arange(0, length, 1, "int64")), cast(node, first, "int64"))
+        first = node.reshape(positions, [1])
+        positions = add(node, node.emit(relax.op.arange(0, length, 1, "int64")), node.cast(first, "int64"))
     return _rotated(node, positions, node.x(2), node.x(3))
 
 
@@ -53,7 +53,7 @@ def _rotated(node: Node, positions: relax.Expr, cos: relax.Expr, sin: relax.Expr
         node.refuse_unless(width is None and isinstance(shape[2], int), "expected num_heads")
         heads = shape[2] // (2 * half)
     y = rotate(node, split_heads(node, x, heads), positions, cos, sin, bool(node.attr("interleaved", 0)))
-    return reshape(node, y, shape)
+    return node.reshape(y, shape)
 
 
 def rotate(

@@ -12,6 +12,7 @@ from ..meaning.sizes import Dim, prim
 from . import _folding
 from ._node import Node
 from ._registry import converter
+from ._values import element_dtype
 
 
 @converter("DFT", since=17)
@@ -71,10 +72,8 @@ def stft(node: Node) -> relax.Expr:
 @converter("HannWindow", "HammingWindow", "BlackmanWindow", since=17)
 def window(node: Node) -> relax.Expr:
     """A sum of cosines over one period; not periodic: the last element is as the first."""
-    import onnx
-
     (size,) = node.runtime_dims(0)
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attr("output_datatype", 1))).name
+    dtype = element_dtype(node.attr("output_datatype", 1))
     node.refuse_unless(
         dtype in ("float32", "float64", "float16"), f"expected a floating output_datatype, found {dtype}"
     )

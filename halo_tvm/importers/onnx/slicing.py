@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 from tvm import relax, te, tirx
 
 from ..meaning.builder import expr_shape
-from ..meaning.constant import Constant, dtype_name
+from ..meaning.constant import Constant
 from ..meaning.sizes import Dim, prim
 from ._node import Node
 from ._registry import converter
-from ._values import Symbolic
+from ._values import Symbolic, element_dtype
 
 _FAR = (1 << 31) - 1  # an end from here on means "all": the largest of 32 bits is how some exporters write it
 
@@ -297,12 +296,8 @@ def center_crop_pad(node: Node) -> relax.Expr:
 
 @converter("EyeLike")
 def eye_like(node: Node) -> relax.Expr:
-    import onnx
-
     k = int(node.attr("k", 0))
-    dtype = node.dtype(0)
-    if node.has_attr("dtype"):
-        dtype = dtype_name(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attr("dtype"))))
+    dtype = element_dtype(node.attr("dtype")) if node.has_attr("dtype") else node.dtype(0)
 
     def compute(sizes: list) -> te.Tensor:
         one, zero = tirx.const(1, dtype), tirx.const(0, dtype)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ...errors import UnsupportedModel
 from ...imported import ImportedModel
+from .._reasons import lines_of
 from ..jax import import_function
 from ..jax.models import Door
 from ._operation import Value, dtype_of
@@ -139,10 +140,8 @@ def _symbol(op: Any) -> str:
 
 
 def _unreadable(expected: str, reason: Exception) -> UnsupportedModel:
-    lines = [text.strip() for text in str(reason).splitlines() if text.strip()]
-    line = next(
-        (text for text in lines if "rror" in text or "ersion" in text), lines[0] if lines else type(reason).__name__
-    )
+    lines = lines_of(reason)
+    line = next((text for text in lines if "rror" in text or "ersion" in text), lines[0])
     return UnsupportedModel(
         f"expected {expected}, found another ({line[:200]}): export the model again, or install a newer jax"
     )

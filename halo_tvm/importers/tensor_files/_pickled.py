@@ -17,6 +17,7 @@ import numpy as np
 
 from ...array_files import UNREADABLE, one_reason
 from ...errors import UnsupportedModel
+from ..meaning.constant import numpy_dtype
 from ._file import TensorFile
 from ._pickle import Strided, load
 
@@ -39,7 +40,7 @@ class PickledFile(TensorFile):
             for name, tensor in self._tensors.items():
                 tensor.check(name)
                 place = self._places.get(tensor.key)
-                if place is None or place[1] < tensor.elements * _dtype(tensor.dtype).itemsize:
+                if place is None or place[1] < tensor.elements * numpy_dtype(tensor.dtype).itemsize:
                     raise ValueError(f"{name!r} in a storage that is not there, or smaller")
         except UNREADABLE as reason:
             raise self._refused(one_reason(reason)) from reason
@@ -48,7 +49,7 @@ class PickledFile(TensorFile):
     def read(self, name: str) -> np.ndarray:
         tensor = self._tensors[name]
         begin, _ = self._places[tensor.key]
-        dtype = _dtype(tensor.dtype)
+        dtype = numpy_dtype(tensor.dtype)
         try:
             with self._path.open("rb") as stream:
                 stream.seek(begin + tensor.offset * dtype.itemsize)
@@ -118,7 +119,7 @@ def _of_legacy(path: Path) -> tuple[Mapping[str, object], Places]:
         for key in keys:
             if key not in storages or not storages[key].dtype:
                 raise ValueError(f"a storage {key[:40]!r} of no type")
-            itemsize = _dtype(storages[key].dtype).itemsize
+            itemsize = numpy_dtype(storages[key].dtype).itemsize
             stream.seek(at)
             count = int.from_bytes(stream.read(8), "little", signed=True)
             if not 0 <= count <= (size - at) // itemsize:
@@ -132,12 +133,3 @@ def _mapping(found: object) -> Mapping[str, object]:
     if not isinstance(found, dict):
         raise ValueError("no mapping from names to tensors")
     return found
-
-
-def _dtype(name: str) -> np.dtype:
-    if name.startswith(("bfloat", "float8")):
-        import ml_dtypes  # a dependency of TVM
-
-        narrow: np.dtype = np.dtype(getattr(ml_dtypes, name))
-        return narrow
-    return np.dtype(name)

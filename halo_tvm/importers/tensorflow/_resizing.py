@@ -31,20 +31,20 @@ def _nearest(place: Replaced) -> str:
         way, rounding = "half_pixel", "round_prefer_ceil"
     else:
         way, rounding = "asymmetric", "floor"
-    start, end = place.sizes(x, 0, 1), place.sizes(x, 3, 4)
-    sizes = place.emit("Concat", start, place.cast(size, np.int64), end, axis=0)
-    options = {"coordinate_transformation_mode": way, "nearest_mode": rounding, "mode": "nearest"}
-    return place.emit("Resize", x, "", "", sizes, **options)
+    return _resized(place, x, size, way, nearest_mode=rounding, mode="nearest")
 
 
 def _smooth(place: Replaced, **options: Any) -> str:
     x, size = place.inputs
     ways = {"align_corners": place.attr("align_corners"), "half_pixel": place.attr("half_pixel_centers")}
     way = next((name for name, is_it in ways.items() if is_it), "asymmetric")
+    return _resized(place, place.cast(x, np.float32), size, way, **options)
+
+
+def _resized(place: Replaced, x: str, size: str, way: str, **options: Any) -> str:
     start, end = place.sizes(x, 0, 1), place.sizes(x, 3, 4)
     sizes = place.emit("Concat", start, place.cast(size, np.int64), end, axis=0)
-    options = {"coordinate_transformation_mode": way, **options}
-    return place.emit("Resize", place.cast(x, np.float32), "", "", sizes, **options)
+    return place.emit("Resize", x, "", "", sizes, coordinate_transformation_mode=way, **options)
 
 
 def _bicubic(place: Replaced) -> str:

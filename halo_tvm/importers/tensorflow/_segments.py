@@ -94,11 +94,9 @@ def _count_by(binary: Callable[[Replaced], bool]) -> Handler:
     """How often each number below `size` occurs in the last dimension, or whether it does."""
 
     def write(place: Replaced) -> str:
+        numbers, size, weights = place.inputs
         if place.node.type == "Bincount":
-            numbers, size, weights = place.inputs
             numbers = place.emit("Reshape", numbers, place.const([-1]))
-        else:
-            numbers, size, weights = place.inputs
         rank, size = place.rank(numbers), place.cast(size, np.int64)
         dtype = place.dtype(place.node.output[0])
         numbers = place.cast(numbers, np.int64)

@@ -79,8 +79,8 @@ def _joined(place: Replaced, real: str, imaginary: str) -> str:
 
 def _complex(place: Replaced) -> str:
     real, imaginary = place.inputs
-    zero = place.emit("Mul", place.emit("Add", real, imaginary), place.like(0, real))  # of the shape that both have
-    return _joined(place, place.emit("Add", real, zero), place.emit("Add", imaginary, zero))
+    shapes = [place.emit("Shape", part) for part in place.inputs]
+    return _joined(place, place.emit("Expand", real, shapes[1]), place.emit("Expand", imaginary, shapes[0]))
 
 
 def _cast(place: Replaced) -> str | None:
@@ -88,7 +88,8 @@ def _cast(place: Replaced) -> str | None:
     if not _is_complex(place):
         return None
     real = place.cast(place.inputs[0], np.float32)
-    return _joined(place, real, place.emit("Mul", real, place.const(0, np.float32)))
+    zeros = place.emit("Expand", place.const(0, np.float32), place.emit("Shape", real))
+    return _joined(place, real, zeros)
 
 
 def _is_complex(place: Replaced) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import UnsupportedModel
+from .._reasons import listed
 
 _CHANGES = (
     *("Assign", "Resource", "ScatterUpdate", "ScatterAdd", "ScatterSub", "CountUpTo"),
@@ -44,9 +45,8 @@ def check_state(function: Any, name: str) -> None:
         if _changes(node) or not changed.isdisjoint(given) or _called(node, library) & holding:
             found.setdefault(node.op, []).append(node.name)
     if found:
-        listed = "; ".join(f"{op} ({len(n)}: {', '.join(n[:3])})" for op, n in sorted(found.items())[:20])
         raise UnsupportedModel(
-            f"expected results that do not depend on what its calls change, found {listed} in {name}: "
+            f"expected results that do not depend on what its calls change, found {listed(found)} in {name}: "
             "save a function that takes its state as an input and gives it as an output, or a Keras model with "
             "layers that draw as .keras, which is read as it predicts"
         )

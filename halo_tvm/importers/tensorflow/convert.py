@@ -17,8 +17,10 @@ from tensorflow.python.framework import convert_to_constants
 from tf2onnx import convert, optimizer, tf_loader, tf_utils, utils
 from tf2onnx.optimizer import back_to_back_optimizer
 
+from ...array_files import one_reason
 from ...errors import UnknownName, UnsupportedModel, UsageError
 from ...imported import ImportedModel
+from .._reasons import listed, not_run
 from ..onnx import BEYOND, Bounds, import_of_file
 from ._cases import without_cases
 from ._handlers import handlers
@@ -143,10 +145,10 @@ def _as_onnx(
     except UnsupportedModel:
         raise
     except Exception as reason:  # ValueError of an operator in a use that tf2onnx does not know, others of its mistakes
-        said = (str(reason).strip().splitlines() or [""])[0].removeprefix("make_sure failure: ")
+        said = one_reason(reason).removeprefix("make_sure failure: ")
         kind = "" if isinstance(reason, ValueError) else f"{type(reason).__name__}: "
         raise UnsupportedModel(
-            f"expected operators that tf2onnx can write, found others in {name} ({kind}{said[:200]}): "
+            f"expected operators that tf2onnx can write, found others in {name} ({kind}{said}): "
             "save the model without them, or with fixed sizes"
         ) from reason
     finally:
@@ -204,9 +206,8 @@ def _check_operators(proto: onnx.ModelProto, path: Path) -> None:
                 left.setdefault(node.op_type, []).append(node.name)
             todo += [a.g for a in node.attribute if a.HasField("g")]
     if left:
-        listed = "; ".join(f"{op} ({len(n)}: {', '.join(n[:3])})" for op, n in sorted(left.items())[:20])
         raise UnsupportedModel(
-            f"expected operators that ONNX has, found {listed} in {path.name}: save the model without them"
+            f"expected operators that ONNX has, found {listed(left)} in {path.name}: save the model without them"
         )
 
 
@@ -217,11 +218,7 @@ def _engine(function: Any) -> Callable[[Mapping[str, NDArray[Any]]], dict[str, N
         try:
             found = function(**{name: tf.constant(value) for name, value in inputs.items()})
         except (tf.errors.OpError, ValueError, TypeError) as reason:
-            line = (str(reason).strip().splitlines() or ["no message"])[0][:200]
-            raise UnsupportedModel(
-                f"expected TensorFlow to run the model for the reference, but it says: {line}: "
-                "give inputs that it accepts with --inputs"
-            ) from reason
+            raise not_run("TensorFlow", "the model", reason) from reason
         return {name: np.asarray(value) for name, value in found.items()}
 
     return run

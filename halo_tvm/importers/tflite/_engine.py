@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import UnsupportedModel
+from .._reasons import not_run
 from ._file import Signature
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -52,10 +52,6 @@ def engine(
             results = {**signature.outputs, **states}
             return {name: np.array(interpreter.get_tensor(index)) for name, index in results.items()}
         except (RuntimeError, ValueError) as reason:
-            line = (str(reason).strip().splitlines() or ["no message"])[0][:200]
-            raise UnsupportedModel(
-                f"expected LiteRT to run {path.name} for the reference, but it says: {line}: "
-                "give inputs that it accepts with --inputs"
-            ) from reason
+            raise not_run("LiteRT", path.name, reason) from reason
 
     return run

@@ -9,6 +9,7 @@ import onnx
 from onnx import helper
 
 from ...errors import UnsupportedModel
+from .._reasons import listed
 from ..onnx import BEYOND
 from ._file import Model, Signature, Tensor
 from ._graph import OPSET, Graph, Writer
@@ -91,9 +92,6 @@ def _info(name: str, tensor: Tensor, file: str) -> onnx.ValueInfoProto:
 
 
 def _unsupported(problems: dict[str, list[str]], file: str) -> UnsupportedModel:
-    listed = "; ".join(
-        f"{what} ({len(places)}: {', '.join(places[:3])})" for what, places in sorted(problems.items())[:20]
-    )
     return UnsupportedModel(
-        f"expected operators that can be converted, found {listed} in {file}: convert the model without them"
+        f"expected operators that can be converted, found {listed(problems)} in {file}: convert the model without them"
     )

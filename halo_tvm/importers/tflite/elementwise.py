@@ -49,22 +49,7 @@ _COMPARISONS = {
     "LESS": "Less",
     "LESS_EQUAL": "LessOrEqual",
 }
-TYPES = {
-    "float32": TensorProto.FLOAT,
-    "float16": TensorProto.FLOAT16,
-    "float64": TensorProto.DOUBLE,
-    "bfloat16": TensorProto.BFLOAT16,
-    "int4": TensorProto.INT8,
-    "int8": TensorProto.INT8,
-    "int16": TensorProto.INT16,
-    "int32": TensorProto.INT32,
-    "int64": TensorProto.INT64,
-    "uint8": TensorProto.UINT8,
-    "uint16": TensorProto.UINT16,
-    "uint32": TensorProto.UINT32,
-    "uint64": TensorProto.UINT64,
-    "bool": TensorProto.BOOL,
-}
+_TYPES = "float32 float16 float64 bfloat16 int4 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split()
 
 
 def operands(node: Node) -> tuple[list[str], type[Result]]:
@@ -265,10 +250,11 @@ def fake_quant(node: Node) -> Result:
 @writes("ZEROS_LIKE")
 def zeros_like(node: Node) -> Result:
     (x, *_), kind = operands(node)
-    return kind(node.emit("Mul", x, node.const(0, np.dtype(node.output().dtype))))
+    return kind(node.emit("Expand", node.const(0, np.dtype(node.output().dtype)), node.emit("Shape", x)))
 
 
 def onnx_type(name: str) -> int:
-    if name not in TYPES:
+    """Of TensorProto.DataType."""
+    if name not in _TYPES:
         raise Refused(f"expected numbers, found {name}")
-    return int(TYPES[name])
+    return int(getattr(TensorProto, {"float32": "FLOAT", "float64": "DOUBLE", "int4": "INT8"}.get(name, name.upper())))

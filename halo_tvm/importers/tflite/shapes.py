@@ -18,6 +18,7 @@ def shape(node: Node) -> Result:
 
 
 for _name, _write in {
+    "DENSIFY": lambda node: Result(node.stored(0), stored=True),  # which is dense as soon as it is read
     "RANK": lambda node: Result(node.const(node.rank(0), np.int32), stored=True),
     "BROADCAST_TO": lambda node: Result(node.emit("Expand", node.stored(0), node.int64(1)), stored=True),
     "TILE": lambda node: Result(node.emit("Tile", node.stored(0), node.int64(1)), stored=True),

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ...array_files import one_reason
 from ...errors import UnsupportedModel
 from ._gate import checked_program
 from .library import define_operators
@@ -40,8 +41,7 @@ def read_pt2(path: Path) -> tuple[torch.export.ExportedProgram, list[str]]:
     except UnsupportedModel:
         raise
     except Exception as reason:  # torch's reader raises anything for a graph that does not fit together
-        line = next((t for t in str(reason).strip().splitlines() if t.strip()), type(reason).__name__)
-        raise _bad(path, f"{type(reason).__name__}: {line[:160]}") from reason
+        raise _bad(path, f"{type(reason).__name__}: {one_reason(reason)}") from reason
 
 
 def _bad(path: Path, found: str) -> UnsupportedModel:

@@ -151,10 +151,19 @@ class PartCall(Call):
         return self._pairs.dtype
 
 
+def converted(call: Call) -> Any:
+    """What the operator makes of real numbers."""
+    return CONVERTERS[target_name(call.node.target)](call)
+
+
+def of_both(c: Call, **which: int) -> list[Any]:
+    """What the operator makes of the real parts, and of the imaginary ones, but for those arguments named."""
+    return [converted(PartCall(c, every=i, **which)) for i in (0, 1)]
+
+
 def by_parts(c: Call) -> Any:
     """An operator that does the same to both parts."""
-    convert = CONVERTERS[target_name(c.node.target)]
-    real, imaginary = (convert(PartCall(c, every=i)) for i in (0, 1))
+    real, imaginary = of_both(c)
     if isinstance(real, tuple) and isinstance(imaginary, tuple):
         return tuple(map(Pair.of, real, imaginary))
     if c.op in _BROADCAST:  # of a real operand the imaginary part is a number

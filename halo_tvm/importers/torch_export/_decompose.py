@@ -7,6 +7,7 @@ from torch._decomp import decomposition_table
 from torch.export._remove_effect_tokens_pass import _remove_effect_tokens  # torch.export.save has no other word for it
 from torch.export.graph_signature import InputKind
 
+from ...array_files import one_reason
 from ...errors import UnsupportedModel
 from ._decompositions import DECOMPOSITIONS
 from ._fast_paths import FAST_PATHS
@@ -14,16 +15,10 @@ from ._registry import COMPLEX, CONVERTERS, target_name
 
 # What torch can say in other operators, and does not by default. Of others it makes its own primitives.
 _KNOWN_TO_TORCH = frozenset(
-    {
-        "aten.addmv.default",
-        "aten.diagonal.default",
-        "aten.dist.default",
-        "aten.ldexp.Tensor",
-        "aten.narrow_copy.default",
-        "aten.permute_copy.default",
-        "aten.unbind_copy.int",
-        "aten.view_copy.default",
-    }
+    (
+        "aten.addmv.default aten.diagonal.default aten.dist.default aten.ldexp.Tensor aten.narrow_copy.default "
+        "aten.permute_copy.default aten.unbind_copy.int aten.view_copy.default"
+    ).split()
 )
 
 
@@ -39,9 +34,8 @@ def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
     try:
         program = program.run_decompositions(table)
     except Exception as reason:  # torch's decompositions raise whatever they assert
-        line = next((text for text in str(reason).strip().splitlines() if text.strip()), type(reason).__name__)
         raise UnsupportedModel(
-            f"expected a program that torch can decompose, found {type(reason).__name__} ({line[:200]}): "
+            f"expected a program that torch can decompose, found {type(reason).__name__} ({one_reason(reason)}): "
             "write the operator in others, or export the module to ONNX"
         ) from reason
     if any(spec.kind is InputKind.TOKEN for spec in program.graph_signature.input_specs):

@@ -23,121 +23,28 @@ _HIGHER_ORDER = frozenset(
     {"wrap_with_set_grad_enabled", "wrap_with_autocast", "cond", "while_loop", "scan", "map_impl", "invoke_subgraph"}
 )
 _FUNCTIONS = frozenset(
-    {
-        "add",
-        "sub",
-        "mul",
-        "truediv",
-        "floordiv",
-        "mod",
-        "neg",
-        "pow",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "and_",
-        "or_",
-        "not_",
-        "getitem",
-        "pos",
-        "abs",
-        "lshift",
-        "rshift",
-        "trunc",
-        "ceil",
-        "floor",
-        "sqrt",
-        "max",
-        "min",
-    }
+    (
+        "add sub mul truediv floordiv mod neg pow eq ne lt le gt ge and_ or_ not_ getitem pos abs lshift rshift trunc "
+        "ceil floor sqrt max min"
+    ).split()
 )
 _DUNDERS = frozenset(f"__{name}__" for name in ("and", "or", "xor", "lshift", "rshift"))
 _NAMES = frozenset(
-    {
-        "Symbol",
-        "Integer",
-        "Float",
-        "Rational",
-        "Add",
-        "Mul",
-        "Pow",
-        "Mod",
-        "Max",
-        "Min",
-        "floor",
-        "ceiling",
-        "Piecewise",
-        "FloorDiv",
-        "ModularIndexing",
-        "Where",
-        "PythonMod",
-        "CleanDiv",
-        "CeilToInt",
-        "FloorToInt",
-        "CeilDiv",
-        "LShift",
-        "RShift",
-        "PowByNatural",
-        "FloatPow",
-        "FloatTrueDiv",
-        "IntTrueDiv",
-        "TruncToFloat",
-        "TruncToInt",
-        "RoundToInt",
-        "RoundDecimal",
-        "ToFloat",
-        "Identity",
-        "Equality",
-        "Unequality",
-        "LessThan",
-        "StrictLessThan",
-        "GreaterThan",
-        "StrictGreaterThan",
-        "Eq",
-        "Ne",
-        "Lt",
-        "Le",
-        "Gt",
-        "Ge",
-        "And",
-        "Or",
-        "Not",
-        "true",
-        "false",
-        "One",
-        "NegativeOne",
-    }
+    (
+        "Symbol Integer Float Rational Add Mul Pow Mod Max Min floor ceiling Piecewise FloorDiv ModularIndexing Where "
+        "PythonMod CleanDiv CeilToInt FloorToInt CeilDiv LShift RShift PowByNatural FloatPow FloatTrueDiv IntTrueDiv "
+        "TruncToFloat TruncToInt RoundToInt RoundDecimal ToFloat Identity Equality Unequality LessThan StrictLessThan "
+        "GreaterThan StrictGreaterThan Eq Ne Lt Le Gt Ge And Or Not true false One NegativeOne"
+    ).split()
 )
 _KEYWORDS = frozenset({"positive", "integer", "nonnegative", "nonzero", "negative", "real", "precision", "evaluate"})
 _SYMBOL = re.compile(r"(s|u|zuf|zf|f)\d+")
-_NODES = (
-    ast.Expression,
-    ast.Call,
-    ast.Name,
-    ast.Load,
-    ast.Constant,
-    ast.BinOp,
-    ast.UnaryOp,
-    ast.Compare,
-    ast.keyword,
-    ast.Add,
-    ast.Sub,
-    ast.Mult,
-    ast.FloorDiv,
-    ast.Div,
-    ast.Mod,
-    ast.USub,
-    ast.UAdd,
-    ast.Eq,
-    ast.NotEq,
-    ast.Lt,
-    ast.LtE,
-    ast.Gt,
-    ast.GtE,
-    ast.Pow,
+_NODES = tuple(
+    getattr(ast, name)
+    for name in (
+        "Expression Call Name Load Constant BinOp UnaryOp Compare keyword Add Sub Mult FloorDiv Div Mod "
+        "USub UAdd Eq NotEq Lt LtE Gt GtE Pow"
+    ).split()
 )
 _TREES = frozenset({"builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict", None})
 _DIALECTS = frozenset({"TRAINING", "ATEN", "CORE_ATEN", "EDGE"})

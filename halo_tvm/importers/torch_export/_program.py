@@ -18,6 +18,7 @@ from ...dimensions import text_of
 from ...errors import UnsupportedModel
 from ...imported import ImportedModel, InputSpec
 from ...params import ParamSource, ParamTable
+from .._reasons import lines_of, not_run
 from ..meaning.builder import Refused, is_tensor
 from ..meaning.random import drawing
 from ..shapes import usual_size
@@ -38,21 +39,9 @@ _CONSTANT_BYTES = 4096  # smaller tensors that no state_dict calls a parameter a
 _INDEX_STEPS = frozenset(
     f"aten.{name}"
     for name in (
-        "view.default",
-        "reshape.default",
-        "unsqueeze.default",
-        "squeeze.dim",
-        "squeeze.dims",
-        "slice.Tensor",
-        "select.int",
-        "clone.default",
-        "alias.default",
-        "_to_copy.default",
-        "to.dtype",
-        "expand.default",
-        "permute.default",
-        "contiguous.default",
-    )
+        "view.default reshape.default unsqueeze.default squeeze.dim squeeze.dims slice.Tensor select.int clone.default "
+        "alias.default _to_copy.default to.dtype expand.default permute.default contiguous.default"
+    ).split()
 )
 
 
@@ -78,7 +67,7 @@ def import_module(
                 module, tuple(example_inputs), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=False
             )
     except Exception as reason:  # torch.export raises whatever the module's own code or torch's tracer does
-        lines = [text.strip() for text in str(reason).splitlines() if text.strip()] or [type(reason).__name__]
+        lines = lines_of(reason)
         line = next((text for text in lines if text.startswith("Explanation: ")), lines[0])  # Dynamo's says more
         raise UnsupportedModel(
             f"expected a module that torch.export can export, found {type(reason).__name__} ({line[:200]}): "
@@ -362,11 +351,7 @@ def _engine(
                 result = module(*args, **kwargs)
                 after = arrays_of(held)
         except (RuntimeError, ValueError, IndexError) as reason:  # what torch raises for inputs that are none
-            line = (str(reason).strip().splitlines() or [type(reason).__name__])[0][:200]
-            raise UnsupportedModel(
-                f"expected torch to run the program for the reference, but it says: {line}: "
-                "give inputs that it accepts with --inputs"
-            ) from reason
+            raise not_run("torch", "the program", reason) from reason
         tensors = [t for t in _pytree.tree_flatten(result)[0] if isinstance(t, torch.Tensor)]
         found = [to_array(tensor.detach().resolve_conj().resolve_neg()) for tensor in tensors]
         return {**dict(zip([name for name in outputs if name not in state], found, strict=True)), **after}

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-_ONE_STATE = ("gru", "rnn_tanh", "rnn_relu")
+_STATES = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}
+_SCHEMA = (
+    "(Tensor input, {hx} hx, Tensor[] params, bool has_biases, SymInt num_layers, float dropout, bool train, "
+    "bool bidirectional, bool batch_first) -> ({results})"
+)
 
 
 class whole_layers(TorchFunctionMode):
@@ -45,48 +50,23 @@ def _is_plain(hx: object) -> bool:
 @cache
 def _operators() -> dict[Callable[..., object], Callable[..., object]]:
     """torch's function of a layer -> the operator that stands for it; they are registered once."""
-
-    def lstm(
-        input: Tensor,
-        hx: Sequence[Tensor],
-        params: Sequence[Tensor],
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-        batch_first: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return torch.lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
-
-    whole = torch.library.custom_op("halo_tvm::lstm", lstm, mutates_args=())
-    whole.register_fake(
-        lambda x, hx, params, *rest: (_sequence(x, hx[0], rest[4]), torch.empty_like(hx[0]), torch.empty_like(hx[1]))
-    )
-    found = {torch._VF.lstm: torch.ops.halo_tvm.lstm.default}
-    for name in _ONE_STATE:
-        found[getattr(torch._VF, name)] = _with_one_state(name, getattr(torch, name))
+    found = {}
+    for name, states in _STATES.items():
+        schema = _SCHEMA.format(hx="Tensor" if states == 1 else "Tensor[]", results="Tensor" + ", Tensor" * states)
+        layer = getattr(torch, name)
+        whole = torch.library.custom_op(f"halo_tvm::{name}", _called(layer), mutates_args=(), schema=schema)
+        whole.register_fake(_results)
+        found[getattr(torch._VF, name)] = getattr(torch.ops.halo_tvm, name).default
     return found
 
 
-def _with_one_state(name: str, function: Callable[..., object]) -> Callable[..., object]:
-    def layer(
-        input: Tensor,
-        hx: Tensor,
-        params: Sequence[Tensor],
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-        batch_first: bool,
-    ) -> tuple[Tensor, Tensor]:
-        return function(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first)
-
-    whole = torch.library.custom_op(f"halo_tvm::{name}", layer, mutates_args=())
-    whole.register_fake(lambda x, hx, params, *rest: (_sequence(x, hx, rest[4]), torch.empty_like(hx)))
-    return getattr(torch.ops.halo_tvm, name).default
+def _called(layer: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+    """`layer` as a function of Python, which a custom operator has to be."""
+    return lambda *args: layer(*args)
 
 
-def _sequence(x: Tensor, state: Tensor, bidirectional: bool) -> Tensor:
-    return x.new_empty([*x.shape[:2], state.shape[-1] * (2 if bidirectional else 1)])
+def _results(x: Tensor, hx: Tensor | Sequence[Tensor], params: Sequence[Tensor], *rest: Any) -> tuple[Tensor, ...]:
+    states = [hx] if isinstance(hx, Tensor) else hx
+    bidirectional = rest[4]
+    sequence = x.new_empty([*x.shape[:2], states[0].shape[-1] * (2 if bidirectional else 1)])
+    return sequence, *(torch.empty_like(state) for state in states)

@@ -17,15 +17,11 @@ HIGHER_ORDER = "higher_order."  # in front of the names of operators that hold g
 
 # Statements about values that the exporter has already relied on: they compute nothing.
 IGNORED = frozenset(
-    {
-        "aten._assert_tensor_metadata.default",
-        "aten._assert_scalar.default",
-        "aten._assert_async.msg",
-        "aten._assert_async.default",
-        "aten._linalg_check_errors.default",
-        "aten.sym_constrain_range.default",
-        "aten.sym_constrain_range_for_size.default",
-    }
+    (
+        "aten._assert_tensor_metadata.default aten._assert_scalar.default aten._assert_async.msg "
+        "aten._assert_async.default aten._linalg_check_errors.default aten.sym_constrain_range.default "
+        "aten.sym_constrain_range_for_size.default"
+    ).split()
 )
 
 

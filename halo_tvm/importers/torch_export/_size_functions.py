@@ -13,6 +13,7 @@ from typing import TypeAlias
 from tvm import ir, tirx
 
 from ...errors import UnsupportedModel
+from ..meaning.sizes import prim
 
 Number: TypeAlias = ir.Expr | int | float
 _LARGEST = 1 << 20  # of a factor: products with sizes are exact in float64
@@ -31,10 +32,6 @@ def _whole(value: Number) -> ir.Expr | int | None:
 
 def _float(value: Number) -> ir.Expr | float:
     return float(value) if isinstance(value, int | float) else value.astype("float64")
-
-
-def _integer(value: Number) -> ir.Expr:
-    return tirx.IntImm("int64", value) if isinstance(value, int) else value
 
 
 def _double(value: Number) -> ir.Expr:
@@ -75,7 +72,7 @@ def _float_power(base: Number, exponent: Number) -> Number:
 
 
 def _floor_divide(a: Number, b: Number) -> ir.Expr:
-    return tirx.floordiv(_integer(a), _integer(b))
+    return tirx.floordiv(prim(a), prim(b))
 
 
 def _mod(a: Number, b: Number) -> ir.Expr:
@@ -86,8 +83,8 @@ def _mod(a: Number, b: Number) -> ir.Expr:
         if negated is not None:
             return _blocks(negated, b) - negated
     if isinstance(b, int) and b < 0:
-        return _integer(a) - _blocks(_integer(a), -b)
-    return tirx.floormod(_integer(a), _integer(b))
+        return prim(a) - _blocks(prim(a), -b)
+    return tirx.floormod(prim(a), prim(b))
 
 
 def _negated(value: Number, c: int) -> ir.Expr | None:
@@ -176,7 +173,7 @@ def _nearest(a: ir.Expr, b: int) -> ir.Expr:
 def _relation(compare: Callable[[ir.Expr, ir.Expr], ir.Expr]) -> Callable[[Number, Number], ir.Expr]:
     def build(a: Number, b: Number) -> ir.Expr:
         whole = [_whole(value) for value in (a, b)]
-        left, right = map(_double, (a, b)) if None in whole else map(_integer, whole)
+        left, right = map(_double, (a, b)) if None in whole else map(prim, whole)
         return compare(left, right)
 
     return build
@@ -200,8 +197,8 @@ FUNCTIONS: dict[str, Callable[..., Number]] = {
     "FloatTrueDiv": _true_divide,
     "Mod": _mod,
     "PythonMod": _mod,
-    "Max": _fold(lambda a, b: tirx.max(_integer(a), _integer(b))),
-    "Min": _fold(lambda a, b: tirx.min(_integer(a), _integer(b))),
+    "Max": _fold(lambda a, b: tirx.max(prim(a), prim(b))),
+    "Min": _fold(lambda a, b: tirx.min(prim(a), prim(b))),
     "TruncToInt": _rounded(lambda a, b: tirx.truncdiv(a, tirx.IntImm("int64", b))),
     "FloorToInt": _rounded(tirx.floordiv),
     "CeilToInt": _rounded(lambda a, b: tirx.floordiv(a + (b - 1), b)),

@@ -18,6 +18,7 @@ from tvm import ir, relax, tirx
 
 from ...errors import UnsupportedModel
 from ...params import ParamSource, ParamTable
+from .._reasons import listed
 from ..loops import not_negative
 from ..meaning.builder import Refused
 from ..meaning.constant import Constant
@@ -92,11 +93,9 @@ class Translator:
         """Convert every node of `graph` whose inputs are in `env`; `UnsupportedModel` lists all it cannot."""
         self._walk(graph)
         if self._refused:
-            listed = "; ".join(
-                f"{what} ({len(nodes)}: {', '.join(nodes[:3])})" for what, nodes in sorted(self._refused.items())
-            )
+            found = listed(self._refused)
             raise UnsupportedModel(
-                f"expected operators that can be converted, found {listed}: export the model without them"
+                f"expected operators that can be converted, found {found}: export the model without them"
             )
 
     def _walk(self, graph: fx.Graph) -> None:

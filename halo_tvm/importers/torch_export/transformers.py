@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from ...array_files import one_reason
 from ...errors import UnsupportedModel
 from ...imported import ImportedModel
 from ...params import ParamTable
@@ -48,9 +49,8 @@ def import_unrestricted(path: Path, options: Mapping[str, object]) -> ImportedMo
             output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, ImportError) as reason:
-        line = next((t for t in str(reason).strip().splitlines() if t.strip()), type(reason).__name__)
         raise UnsupportedModel(
-            f"expected a directory that transformers can load, found {type(reason).__name__} ({line[:200]}): "
+            f"expected a directory that transformers can load, found {type(reason).__name__} ({one_reason(reason)}): "
             "check the directory, or export the model to ONNX"
         ) from reason
     model = model.eval()

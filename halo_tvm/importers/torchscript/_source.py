@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from ...errors import UnsupportedModel
+from .._reasons import lines_of
 from ._program import flat
 from ._writes import attributes_set, attributes_written
 
@@ -55,5 +56,5 @@ class Source:
 
 def last_line(reason: BaseException) -> str:
     """The line of a TorchScript error that says what happened."""
-    lines = [text.strip() for text in str(reason).splitlines() if text.strip()]
-    return next((text for text in reversed(lines) if ":" in text), lines[-1] if lines else type(reason).__name__)
+    lines = lines_of(reason)
+    return next((text for text in reversed(lines) if ":" in text), lines[-1])

@@ -44,6 +44,11 @@ def exponential(g: GraphFile, f: Sequence[int]) -> list[int]:
     return [*g.op("EXP", [f[0]], [g.tensor((f[5], 4, 6))])]
 
 
+def infinite(g: GraphFile, f: Sequence[int]) -> list[int]:
+    zeros = g.op("MUL", [f[0], g.const(np.zeros(6))], [g.tensor((f[5], 4, 6))], "MulOptions")
+    return [*g.op("LOG", [*zeros], [g.tensor((f[5], 4, 6))])]
+
+
 X, XY, IMAGE, POSITIVE = feed(0), feed(0, 1), feed(2), exponential
 
 
@@ -73,6 +78,7 @@ CASES: list[Case] = [
     one("DIV", lambda g, f: [f[0], *POSITIVE(g, f)], kind="DivOptions"),
     one("POW", lambda g, f: [*POSITIVE(g, f), f[1]]),
     one("ADD_N", XY),
+    one("ZEROS_LIKE", infinite),
     one("ATAN2", XY),
     one("LEAKY_RELU", X, kind="LeakyReluOptions", alpha=0.3),
     one("PRELU", lambda g, f: [f[0], weights(g, 6)]),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te
 
-from ...loops import allocate_rows, if_then_else, while_loop, write_row
+from ...loops import Stepped, allocate_rows, counted_loop, if_then_else, while_loop
 from ...meaning.builder import expr_shape
 from ...meaning.sizes import Dim, prim
 from .._layers import recurrent
@@ -142,28 +142,21 @@ def _looped(
     c: Primitive, length: Dim, used: Sequence[Value], init: Sequence[Value], scanned: Sequence[relax.Expr]
 ) -> list[Value | None]:
     """Rows are read where the loop is, and written in place."""
-    zero, one = (relax.const(np.int64(v), "int64") for v in (0, 1))
     count = c.walker.expr_of(size_value(c, length, "int64"))
-    last = c.emit(relax.op.subtract(count, one))
+    last = c.emit(relax.op.subtract(count, relax.const(np.int64(1), "int64")))
     carried = len(init)
     rows = []
     for place in range(carried, len(c.eqn.outvars)):
         dtype = dtype_name(c.eqn.outvars[place].aval.dtype)
         rows.append(allocate_rows(c.block, prim(length), [prim(d) for d in c.shape_out(place)[1:]], dtype))
 
-    def step(current: list[relax.Expr]) -> list[relax.Expr]:
-        index = current[0]
+    def step(state: list[relax.Expr], index: relax.Expr) -> Stepped:
         at = c.emit(relax.op.subtract(last, index)) if c.params["reverse"] else index
         given = [_row(c, x, at) for x in scanned]
-        found = list(map(c.bind, _exprs(c, c.params["jaxpr"], [*used, *current[1 : 1 + carried], *given])))
-        written = [write_row(c.block, kept, at, row) for kept, row in zip(current[1 + carried :], found[carried:])]
-        return [c.emit(relax.op.add(index, one)), *found[:carried], *written]
+        found = list(map(c.bind, _exprs(c, c.params["jaxpr"], [*used, *state, *given])))
+        return found[:carried], [(at, row) for row in found[carried:]]
 
-    def proceed(current: list[relax.Expr]) -> relax.Expr:
-        return c.emit(relax.op.less(current[0], count))
-
-    states = [c.walker.expr_of(value) for value in init]
-    return list(while_loop(c.block, [zero, *states, *rows], proceed, step, name="scan")[1:])
+    return list(counted_loop(c.block, count, [c.walker.expr_of(value) for value in init], rows, step))
 
 
 def _row(c: Primitive, x: relax.Expr, at: relax.Expr) -> relax.Expr:

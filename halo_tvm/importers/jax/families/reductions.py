@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from tvm import relax, te
 
 from ...meaning.builder import expr_dtype, expr_shape
 from ...meaning.pointwise import Scalar, const, widened
-from ...meaning.reduction import arg_index
+from ...meaning.reduction import arg_index, neutral
 from ...meaning.running import running_extreme, running_log_sum_exp
 from .._primitive import Primitive
 from .._registry import converter
@@ -57,21 +55,18 @@ def reduce_xor(c: Primitive) -> Value:
 
 def _of_nothing(name: str, dtype: str) -> float | int | bool:
     """What a reduction of no element gives."""
-    if name in ("reduce_max", "reduce_min") and dtype != "bool":
-        low = name == "reduce_max"
-        if "float" in dtype:
-            return -math.inf if low else math.inf
-        info = np.iinfo(dtype)
-        return int(info.min if low else info.max)
-    return {"reduce_sum": 0, "reduce_prod": 1, "reduce_and": True, "reduce_or": False}.get(name, name == "reduce_min")
+    kind = name.removeprefix("reduce_")
+    if kind in ("or", "xor"):
+        return 0
+    if kind == "and":
+        return -1 if dtype.startswith("int") else neutral("min", dtype)  # every bit
+    return neutral(kind, dtype)
 
 
 def _bitwise(c: Primitive, x: relax.Expr, axes: list[int]) -> relax.Expr:
     """Bits of integers joined along `axes`."""
     step = {"reduce_and": lambda a, b: a & b, "reduce_or": lambda a, b: a | b, "reduce_xor": lambda a, b: a ^ b}[c.op]
-    start = -1 if c.op == "reduce_and" and c.dtype.startswith("int") else 0
-    if c.op == "reduce_and" and c.dtype.startswith("uint"):
-        start = int(np.iinfo(c.dtype).max)
+    start = _of_nothing(c.op, c.dtype)
     return _folded(c, x, axes, te.comm_reducer(step, lambda dtype: const(start, dtype), name=c.op))
 
 
@@ -98,25 +93,15 @@ def arg_extreme(c: Primitive) -> Value:
     return c.cast(c.reshape(index, c.shape), c.dtype)
 
 
-@converter("cumsum", "cumprod")
+@converter("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
 def running(c: Primitive) -> Value:
-    """Halves are summed in float32."""
-    function = relax.op.cumsum if c.op == "cumsum" else relax.op.cumprod
+    """Each element of the elements up to it, in the direction of the scan, halves in float32; a NaN stays."""
     axis, backwards = int(c.params["axis"]), bool(c.params["reverse"])
     x = widened(c, c.x())
     x = c.emit(relax.op.flip(x, axis)) if backwards else x
-    x = c.emit(function(x, axis, dtype=expr_dtype(x)))
-    x = c.emit(relax.op.flip(x, axis)) if backwards else x
-    return c.cast(x, c.dtype)
-
-
-@converter("cummax", "cummin", "cumlogsumexp")
-def running_by_value(c: Primitive) -> Value:
-    """Each element of the elements up to it, in the direction of the scan; a NaN stays."""
-    axis, backwards = int(c.params["axis"]), bool(c.params["reverse"])
-    x = widened(c, c.x())
-    x = c.emit(relax.op.flip(x, axis)) if backwards else x
-    if c.op == "cumlogsumexp":
+    if c.op in ("cumsum", "cumprod"):
+        x = c.emit(getattr(relax.op, c.op)(x, axis, dtype=expr_dtype(x)))
+    elif c.op == "cumlogsumexp":
         x = running_log_sum_exp(c, x, axis)
     else:
         x = running_extreme(c, x, axis, largest=c.op == "cummax")

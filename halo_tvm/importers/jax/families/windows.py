@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from tvm import relax, te, tirx
 
 from ....extremes import maximum, minimum
 from ....relay_ops.pooling import Pooling
 from ...meaning.builder import expr_dtype
 from ...meaning.pointwise import Scalar, const, widened
+from ...meaning.reduction import neutral
 from ...meaning.sizes import Dim, prim
 from .._primitive import Primitive
 from .._registry import converter
@@ -43,18 +43,8 @@ def reduce_window_by(c: Primitive) -> Value:
     c.refuse_unless(simple, f"a function of {', '.join(names)}")
     kind = known[names[0]]
     found = c.number(1)
-    c.refuse_unless(found == _nothing(kind, c.dtype), f"a {kind} that begins with {found}")
+    c.refuse_unless(found == neutral(kind, c.dtype), f"a {kind} that begins with {found}")
     return _reduced(c, c.x(), kind)
-
-
-def _nothing(kind: str, dtype: str) -> float | int:
-    """What changes no result of the kind."""
-    if kind in ("sum", "prod"):
-        return int(kind == "prod")
-    if "float" in dtype:
-        return -math.inf if kind == "max" else math.inf
-    info = np.iinfo("uint8" if dtype == "bool" else dtype)
-    return int(info.min if kind == "max" else info.max)
 
 
 def _reduced(c: Primitive, x: relax.Expr, kind: str) -> relax.Expr:
@@ -102,7 +92,7 @@ def _kernel(
     spaces = [int(d) for d in c.params["base_dilation"]]
     shape, out = c.shape, c.dtype
     x = c.cast(x, "uint8") if out == "bool" else widened(c, x)
-    nothing = _nothing(kind, expr_dtype(x))
+    nothing = neutral(kind, expr_dtype(x))
     reducer = te.comm_reducer(_STEPS[kind], lambda dtype: const(nothing, str(dtype)))
 
     def compute(x: te.Tensor) -> te.Tensor:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tvm import relax, tirx
 
+from ....dimensions import is_one
 from .._call import Call, constant
-from .._complex import ComplexCall, Pair, PartCall, by_parts
-from .._registry import CONVERTERS, converter, target_name
+from .._complex import ComplexCall, Pair, PartCall, by_parts, converted, of_both
+from .._registry import converter
 from .complex_functions import quotient, truth
 from .convolution import CONVOLUTIONS
 from .creation import FILLED
@@ -34,7 +37,7 @@ converter(*_BY_PARTS, of_complex=True)(by_parts)
 def filled(c: Call) -> Pair:
     """A real number fills the real part alone."""
     zero = constant(0, ComplexCall(c).dtype)
-    real, imaginary = (CONVERTERS[target_name(c.node.target)](PartCall(c, every=i)) for i in (0, 1))
+    real, imaginary = of_both(c)
     of_numbers = any(name in c.nodes for name in ("fill_value", "value", "s"))
     return Pair.of(real, imaginary if of_numbers else c.broadcast(zero, c.shape))
 
@@ -63,7 +66,7 @@ def view_dtype(c: Call) -> relax.Expr | Pair:
     """Numbers of twice as many elements, the parts in turn, or the other way."""
     if c.out.dtype.is_complex:
         c.refuse_unless(isinstance(c["self"], relax.Expr), "another precision of complex numbers")
-        return Pair(together=c.reshape(c["self"], [*c.shape, tirx.IntImm("int64", 2)]))
+        return Pair(together=c.reshape(c["self"], [*c.shape, 2]))
     return c.reshape(ComplexCall(c).joined(c["self"]), c.shape)
 
 
@@ -96,7 +99,7 @@ def multiply(c: Call) -> Pair:
     pairs = ComplexCall(c)
     if pairs.is_real("self") or pairs.is_real("other"):
         each = {"self_": 0} if pairs.is_real("self") else {"other": 0}
-        return Pair.of(*(CONVERTERS[target_name(c.node.target)](PartCall(c, every=i, **each)) for i in (0, 1)))
+        return Pair.of(*of_both(c, **each))
     for x, turn in (("self", "other"), ("other", "self")):
         if _turns(c, x, turn):
             return _turned(c, pairs, x, turn)
@@ -105,15 +108,17 @@ def multiply(c: Call) -> Pair:
 
 def _product(c: Call, first: str = "self_", second: str | None = None, **without: None) -> Pair:
     """(a + ib) (c + id), of any product that is linear in both operands."""
-    convert = CONVERTERS[target_name(c.node.target)]
     other = second or next(name for name in ("other", "mat2", "vec", "vec2", "tensor") if name in c.nodes)
 
     def part(one: int, two: int) -> relax.Expr:
-        call = PartCall(c, **{first: one, other: two})
-        call.nodes = {**call.nodes, **without}
-        return convert(call)
+        return _changed(PartCall(c, **{first: one, other: two}), without)
 
     return Pair.of(c.emit(relax.op.subtract(part(0, 0), part(1, 1))), c.emit(relax.op.add(part(0, 1), part(1, 0))))
+
+
+def _changed(call: PartCall, arguments: Mapping[str, object]) -> relax.Expr:
+    call.nodes = {**call.nodes, **arguments}
+    return converted(call)
 
 
 @converter("linear.default", *CONVOLUTIONS, of_complex=True)
@@ -122,7 +127,7 @@ def product_with_bias(c: Call) -> Pair:
     if not c.has("bias"):
         return product
     behind = 0 if c.op == "linear" else c.rank("weight") - 2  # axes behind the channels
-    shape = [*c.shape_of("bias"), *[tirx.IntImm("int64", 1)] * behind]
+    shape = [*c.shape_of("bias"), *[1] * behind]
     biases = (c.reshape(part, shape) for part in ComplexCall(c).pair("bias"))
     assert product.parts is not None, "a product has its parts"
     return Pair.of(*(c.emit(relax.op.add(part, bias)) for part, bias in zip(product.parts, biases)))
@@ -134,12 +139,10 @@ def product_and_sum(c: Call) -> Pair:
     alpha, beta = c["alpha"], c["beta"]
     c.refuse_unless(not isinstance(alpha, complex) and not isinstance(beta, complex), "factors that are complex")
     first, second = ("mat1", "mat2") if c.op == "addmm" else ("batch1", "batch2")
-    convert, pairs = CONVERTERS[target_name(c.node.target)], ComplexCall(c)
+    pairs = ComplexCall(c)
 
     def part(one: int, two: int, **changed: object) -> relax.Expr:
-        call = PartCall(c, self_=0, **{first: one, second: two})
-        call.nodes = {**call.nodes, **changed}
-        return convert(call)
+        return _changed(PartCall(c, self_=0, **{first: one, second: two}), changed)
 
     less = part(1, 1, alpha=-alpha, beta=0)
     imaginary = c.emit(relax.op.add(part(0, 1, beta=0), part(1, 0, beta=0)))
@@ -153,15 +156,14 @@ def _turns(c: Call, x: str, turn: str) -> bool:
     if not isinstance(value, Pair) or not isinstance(c[turn], Pair):
         return False
     shape, table = c.shape_of(x), c.shape_of(turn)
-    spread = [tirx.IntImm("int64", 1)] * (len(shape) - len(table)) + list(table)
-    is_one = [isinstance(d, tirx.IntImm) and d.value == 1 for d in spread]
+    single = [True] * (len(shape) - len(table)) + [is_one(d) for d in table]
     return (
         value.together is not None
         and len(shape) == 4
-        and not is_one[3]
+        and not single[3]
         and isinstance(shape[3], tirx.IntImm)
         and c.has_shape(value.together, [*c.shape, 2])
-        and (is_one[1] or is_one[2])
+        and (single[1] or single[2])
     )
 
 
@@ -206,16 +208,14 @@ def einsum(c: Call) -> Pair:
 def divide(c: Call) -> Pair:
     pairs = ComplexCall(c)
     if pairs.is_real("other"):
-        convert = CONVERTERS[target_name(c.node.target)]
-        return Pair.of(*(convert(PartCall(c, every=i, other=0)) for i in (0, 1)))
+        return Pair.of(*of_both(c, other=0))
     return quotient(c, pairs.pair("self"), pairs.pair("other"))
 
 
 @converter("var.correction", "std.correction", "var.dim", "std.dim", of_complex=True)
 def variance(c: Call) -> relax.Expr:
     """Of a complex number the variances of both parts add up."""
-    convert = CONVERTERS[target_name(c.node.target)]
-    parts = [convert(PartCall(c, every=i)) for i in (0, 1)]
+    parts = of_both(c)
     if c.op == "var":
         return c.emit(relax.op.add(*parts))
     return c.emit(relax.op.sqrt(c.emit(relax.op.add(*(c.emit(relax.op.multiply(p, p)) for p in parts)))))

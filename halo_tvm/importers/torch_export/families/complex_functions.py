@@ -10,8 +10,8 @@ from tvm import relax, tirx
 from ...meaning import scalar, special
 from ...meaning.pointwise import Scalar, const_like, pointwise
 from .._call import Call, constant
-from .._complex import ComplexCall, Pair, PartCall
-from .._registry import CONVERTERS, converter, target_name
+from .._complex import ComplexCall, Pair, PartCall, converted, of_both
+from .._registry import converter
 
 Parts = tuple[relax.Expr, relax.Expr]
 
@@ -41,7 +41,7 @@ class _OfMagnitudes(PartCall):
 
 @converter("linalg_vector_norm.default", "norm.Scalar", "norm.ScalarOpt_dim", of_complex=True)
 def norm(c: Call) -> relax.Expr:
-    return CONVERTERS[target_name(c.node.target)](_OfMagnitudes(c))
+    return converted(_OfMagnitudes(c))
 
 
 @converter("polar.default", of_complex=True)
@@ -246,8 +246,7 @@ def compared(c: Call) -> relax.Expr:
 
 @converter("isnan.default", "isinf.default", of_complex=True)
 def any_part_is(c: Call) -> relax.Expr:
-    convert = CONVERTERS[target_name(c.node.target)]
-    return c.emit(relax.op.logical_or(*(convert(PartCall(c, every=i)) for i in (0, 1))))
+    return c.emit(relax.op.logical_or(*of_both(c)))
 
 
 def truth(c: Call, name: str) -> relax.Expr:
@@ -275,4 +274,4 @@ class _OfTruths(Call):
     of_complex=True,
 )
 def of_truths(c: Call) -> relax.Expr:
-    return CONVERTERS[target_name(c.node.target)](_OfTruths(c))
+    return converted(_OfTruths(c))

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from tvm import ir, relax
 
-from ...loops import allocate_rows, if_then_else, while_loop, write_row
+from ...loops import Stepped, allocate_rows, counted_loop, if_then_else, while_loop
 from ...meaning.builder import Refused, expr_dtype, expr_shape, is_tensor
 from ...meaning.sizes import plain
 from .._call import Call
@@ -102,17 +102,11 @@ def _scanned(
     dtypes = [str(meta.dtype).removeprefix("torch.") for meta in _metas(c.node)[len(init) :]]
     kept = [allocate_rows(c.block, length, shape[1:], dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
 
-    def turn(current: list[relax.Expr]) -> list[relax.Expr]:
-        index, carried, written = current[0], current[1 : 1 + len(init)], current[1 + len(init) :]
-        found = step(carried, index)
-        following = c.emit(relax.op.add(index, _number(1)))
-        made = zip(written, found[len(init) :], strict=True)
-        return [following, *found[: len(init)], *(write_row(c.block, all_, index, row) for all_, row in made)]
+    def turn(carried: Sequence[relax.Expr], at: relax.Expr) -> Stepped:
+        found = step(carried, at)
+        return found[: len(init)], [(at, row) for row in found[len(init) :]]
 
-    def goes_on(current: list[relax.Expr]) -> relax.Expr:
-        return c.emit(relax.op.less(current[0], count))
-
-    return list(while_loop(c.block, [_number(0), *init, *kept], goes_on, turn, name="scan")[1:])
+    return counted_loop(c.block, count, init, kept, turn)
 
 
 def _graph(c: Call, position: int) -> fx.Graph:

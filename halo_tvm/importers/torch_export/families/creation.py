@@ -7,6 +7,7 @@ import math
 from tvm import relax, te, tirx
 
 from ...meaning.counting import counted
+from ...meaning.sizes import prim
 from .._call import Call, Number, constant, is_fraction
 from .._registry import converter
 
@@ -41,7 +42,7 @@ def linspace(c: Call) -> relax.Expr:
 
         return te.compute((steps,), at, name="linspace")
 
-    return c.te(compute, tirx.IntImm("int64", steps) if isinstance(steps, int) else steps, name="linspace")
+    return c.te(compute, prim(steps), name="linspace")
 
 
 _FILLS = {
@@ -87,6 +88,5 @@ def full(c: Call) -> relax.Expr:
 @converter("eye.default", "eye.m")
 def eye(c: Call) -> relax.Expr:
     rows, columns = c.shape
-    one = tirx.IntImm("int64", 1)
-    row = c.reshape(c.emit(relax.op.arange(0, rows, 1, "int64")), [rows, one])
+    row = c.reshape(c.emit(relax.op.arange(0, rows, 1, "int64")), [rows, 1])
     return c.cast(c.emit(relax.op.equal(row, c.emit(relax.op.arange(0, columns, 1, "int64")))), c.dtype)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from tvm import relax, te, tirx
 
+from ....dimensions import is_one
 from ....relay_ops.operator import clamped
 from ....relay_ops.parts.in_order import from_start
 from ...meaning.builder import Refused
+from ...meaning.reduction import neutral
+from ...meaning.sizes import prim
 from ...meaning.writing import rows_of, write_rows
 from .._call import Call, constant
 from .._registry import converter
@@ -27,7 +28,7 @@ def _at(indices: list[te.Tensor], i: tuple, rank: int) -> list[tirx.PrimExpr]:
 
     def one(t: te.Tensor) -> tirx.PrimExpr:
         own = i[rank - len(t.shape) :]
-        return t[tuple(0 if isinstance(d, tirx.IntImm) and int(d) == 1 else j for d, j in zip(t.shape, own))]
+        return t[tuple(0 if is_one(d) else j for d, j in zip(t.shape, own))]
 
     return [one(t) for t in indices]
 
@@ -115,9 +116,8 @@ def index_put(c: Call) -> relax.Expr:
     joint = range(front, front + len(shape))
     values = c.permute(values, [*joint, *(a for a in range(len(kept) + len(shape)) if a not in joint)])
     order = [*axes, *rest]
-    one = tirx.IntImm("int64", 1)
     indices = (c.broadcast(c.as_tensor(c["indices"][axis], "int64"), shape) for axis in axes)
-    joined = [c.reshape(index, [one, *shape]) for index in indices]
+    joined = [c.reshape(index, [1, *shape]) for index in indices]
     at = joined[0] if len(joined) == 1 else c.emit(relax.op.concat(joined, 0))
     out = write_rows(c, c.permute(x, order), at, values, "add" if c["accumulate"] else "update", first=True)
     return c.permute(out, [order.index(a) for a in range(len(order))])
@@ -169,23 +169,13 @@ def scatter(c: Call) -> relax.Expr:
         return c.broadcast(constant(value, c.dtype), shape)
 
     if alone:
-        x = written(x, filled(where, _neutral(_REDUCTIONS[how], c.dtype)), "update")
+        x = written(x, filled(where, neutral(_REDUCTIONS[how], c.dtype)), "update")
     out = written(x, source, _REDUCTIONS[how])
     if how != "mean":
         return out
     counts = written(filled(size, 0 if alone else 1), filled(where, 1), "add")
     counts = c.emit(relax.op.maximum(counts, constant(1, c.dtype)))
     return c.emit((relax.op.divide if "float" in c.dtype else relax.op.floor_divide)(out, counts))
-
-
-def _neutral(mode: str, dtype: str) -> float:
-    """What changes no number that is joined to it by `mode`."""
-    if mode in ("add", "mul"):
-        return 0 if mode == "add" else 1
-    if "float" in dtype:
-        return -math.inf if mode == "max" else math.inf
-    limits = torch.iinfo(getattr(torch, dtype))
-    return limits.min if mode == "max" else limits.max
 
 
 @converter("slice_scatter.default", "select_scatter.default")
@@ -198,7 +188,7 @@ def slice_scatter(c: Call) -> relax.Expr:
     shape = c.shape_of("self")
     source = c.tensor("src")
     if one:
-        shape[axis] = tirx.IntImm("int64", 1)
+        shape[axis] = 1
         source = c.reshape(source, shape)
 
     def compute(x: te.Tensor, source: te.Tensor, start: tirx.PrimExpr) -> te.Tensor:
@@ -213,8 +203,7 @@ def slice_scatter(c: Call) -> relax.Expr:
 
         return te.compute(x.shape, at, name="slice_scatter")
 
-    start = tirx.IntImm("int64", start) if isinstance(start, int) else start
-    return c.te(compute, c.tensor("self"), source, start, name="slice_scatter")
+    return c.te(compute, c.tensor("self"), source, prim(start), name="slice_scatter")
 
 
 @converter("copy.default")

@@ -10,10 +10,10 @@ from .._call import Call
 from .._registry import converter
 
 
-def _is_weight(c: Call, weight: relax.Expr, x: relax.Expr, rank: int = 2) -> bool:
+def _is_weight(c: Call, weight: relax.Expr, x: relax.Expr) -> bool:
     return (
         weight in c.translator.weights
-        and weight.ty.ndim == rank
+        and weight.ty.ndim == 2
         and str(x.ty.dtype) == str(weight.ty.dtype)
         and str(x.ty.dtype) in ACCUMULATED
     )
@@ -72,10 +72,9 @@ def einsum(c: Call) -> relax.Expr:
 
 @converter("outer.default")
 def outer(c: Call) -> relax.Expr:
-    one = tirx.IntImm("int64", 1)
-    column = c.reshape(c.tensor("self", c.dtype), [c.shape[0], one])
+    column = c.reshape(c.tensor("self", c.dtype), [c.shape[0], 1])
     product = relax.op.logical_and if c.dtype == "bool" else relax.op.multiply
-    return c.emit(product(column, c.reshape(c.tensor("vec2", c.dtype), [one, c.shape[1]])))
+    return c.emit(product(column, c.reshape(c.tensor("vec2", c.dtype), [1, c.shape[1]])))
 
 
 @converter("transformers.grouped_mm_fallback.default", "_grouped_mm.default")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from tvm import relax, te, tirx
 
+from ....dimensions import is_one
 from ...meaning.selection import nonzero_places
 from .._call import Call
 from .._registry import converter
@@ -54,12 +55,11 @@ def put_where(c: Call, axis: int) -> relax.Expr:
     """x[:, .., mask] = values, or += those: `mask`, whose axes begin at `axis`, is the only index."""
     x, values, mask = c.tensor("self"), c.tensor("values", c.dtype), c["indices"][axis]
     behind, rank, add = axis + mask.ty.ndim, c.rank("self"), bool(c["accumulate"])
-    one = tirx.IntImm("int64", 1)
     shape = list(values.ty.shape.values)
-    values = c.reshape(values, [*([one] * (rank - mask.ty.ndim + 1 - len(shape))), *shape])
+    values = c.reshape(values, [*[1] * (rank - mask.ty.ndim + 1 - len(shape)), *shape])
     sizes = values.ty.shape.values
     if not add and c.sizes.is_equal(c.sizes.product(sizes), 1):
-        mask = c.reshape(mask, [*mask.ty.shape.values, *([one] * (rank - behind))])
+        mask = c.reshape(mask, [*mask.ty.shape.values, *[1] * (rank - behind)])
         return c.emit(relax.op.where(mask, c.reshape(values, []), x))
     several = not c.sizes.is_equal(sizes[axis], 1)
     order = [_order(c, mask)] if several else []
@@ -69,7 +69,7 @@ def put_where(c: Call, axis: int) -> relax.Expr:
             here = i[axis:behind]
             number = _inside(order[0][here], values.shape[axis]) if order else tirx.const(0, "int64")
             places = [*i[:axis], number, *i[behind:]]
-            taken = [0 if isinstance(d, tirx.IntImm) and int(d) == 1 else p for d, p in zip(values.shape, places)]
+            taken = [0 if is_one(d) else p for d, p in zip(values.shape, places)]
             new = values[tuple(taken)]
             return _chosen(mask[here], x[i] + new if add else new, x[i], values.shape[axis])
 

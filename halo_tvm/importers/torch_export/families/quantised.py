@@ -101,7 +101,7 @@ def _along(c: Call, part: relax.Expr, axis: int, rank: int) -> relax.Expr:
     if isinstance(part, ir.GenericConst):
         return constant(part.value.numpy().reshape(shape), "float32")
     shape[axis] = part.ty.shape.values[0]
-    return c.reshape(part, [tirx.IntImm("int64", d) if isinstance(d, int) else d for d in shape])
+    return c.reshape(part, shape)
 
 
 def _restored(x: Constant, scale: Constant, zero: Constant) -> Constant:

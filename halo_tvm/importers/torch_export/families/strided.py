@@ -77,7 +77,5 @@ def _order(value: torch.Tensor) -> list[int]:
 def _as_it_lies(c: Call, node: fx.Node) -> relax.Expr:
     """The elements of a tensor that fills its memory, in a row."""
     value = node.meta["val"]
-    count: object = tirx.IntImm("int64", 1)
-    for size in c.translator.dims.shape(value.shape):
-        count = count * size
-    return c.reshape(c.permute(c.translator.env[node], _order(value)), [c.sizes.simplify(count)])
+    count = c.sizes.product(c.translator.dims.shape(value.shape))
+    return c.reshape(c.permute(c.translator.env[node], _order(value)), [count])
