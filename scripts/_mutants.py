@@ -191,8 +191,8 @@ MUTANTS = (
     ),
     Mutant(
         "tir_schedules/rows/stages.py",
-        "if self.operation in (tirx.Add, tirx.Mul):",
-        "if self.operation in (tirx.Mul,):",
+        "if operation in (tirx.Add, tirx.Mul) else init",
+        "if operation in (tirx.Mul,) else init",
         "tests/tir_schedules/test_row_reduction.py -k own_number",
     ),
     Mutant(

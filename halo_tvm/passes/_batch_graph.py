@@ -10,7 +10,7 @@ from tvm import ir, relax, tirx
 
 from ..dimensions import itemsize_of
 from ..errors import Declined
-from ..relay_ops.operator import op_name
+from ..relay_ops.operator import op_name, shaped
 from ._batch_axis import BatchAxis, batch_axis, leading, per_image
 from ._batch_stretches import Kernel, Stretch, Tensor
 
@@ -54,7 +54,7 @@ class Batch:
         """The tensors that `ty` is, each of known size but for the batch; `Declined` where it is anything else."""
         fields = list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
         for one in fields:
-            if not isinstance(one, relax.TensorType) or not isinstance(one.shape, relax.ShapeExpr):
+            if not shaped(one):
                 raise Declined("no tensor of known rank")
             sizes = [size for size in one.shape.values if not isinstance(size, tirx.IntImm)]
             if sizes and (len(sizes) > 1 or not self.rows(one)):

@@ -16,11 +16,10 @@ import tvm
 from tvm import relax, tirx
 
 from ..dimensions import size_of
-from ..relay_ops.operator import op_name
 from ..targets import Target
 from ..tir_schedules.blocks import blocks
 from ._served_groups import why_unserved
-from .graph_pass import bindings
+from .graph_pass import bindings, makes_tensor
 
 
 def behind_sums(
@@ -49,7 +48,7 @@ def _spreading(group: relax.Function, mod: tvm.IRModule, sizes: Mapping[str, int
     spreading = set()
     for binding in bindings(group):
         call = binding.value
-        if op_name(call) != "relax.call_tir" or not isinstance(call.ty_args[0], relax.TensorType):
+        if not makes_tensor(call):
             continue
         func, elements = mod[call.args[0]], prod(size_of(n, sizes) for n in call.ty_args[0].shape.values)
         read = [summed[operand] for operand in call.args[1].fields if operand in summed]

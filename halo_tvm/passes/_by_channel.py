@@ -17,7 +17,7 @@ import tvm_ffi
 from tvm import ir, relax, te, tirx
 
 from ..errors import Declined
-from ..relay_ops.operator import op_name
+from ..relay_ops.operator import op_name, shaped
 from ..tir_schedules.blocks import is_const, loads, uses, without_loads
 from ..tir_schedules.injective.match import nests_of
 from ..tir_schedules.injective.nest import Nest
@@ -163,7 +163,7 @@ def _nest(func: tirx.PrimFunc, params: Sequence[ir.Var]) -> tuple[Nest, frozense
 def _with_sizes_of(sizes: dict[ir.Var, ir.Expr], params: Sequence[ir.Var], operands: Sequence[relax.Expr]) -> bool:
     """Add the variables in the shapes of `params` to `sizes`, as main has them; False where one stays unknown."""
     for param, operand in zip(params, operands):
-        if not isinstance(operand.ty, relax.TensorType) or not isinstance(operand.ty.shape, relax.ShapeExpr):
+        if not shaped(operand.ty):
             return False
         for dim, size in zip(param.shape, operand.ty.shape.values):
             if isinstance(dim, ir.Var):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from tvm import ir, relax, te, tirx
 
-from ..relay_ops.operator import same_dimension
+from ..relay_ops.operator import same_dimension, shaped
 from ..tir_schedules.code.lanes import constant
 
 _LONGEST = 512  # elements of one chain of additions along a single axis
@@ -75,7 +75,7 @@ class Grouped:
 
     def of_channels(self, builder: relax.BlockBuilder, vector: relax.Expr) -> relax.Expr | None:
         """`vector` [n or 1, groups, 1] with an element for each channel, as [n or 1, 1, ..., c]; None for others."""
-        if not isinstance(vector.ty, relax.TensorType) or not isinstance(vector.ty.shape, relax.ShapeExpr):
+        if not shaped(vector.ty):
             return None
         dims, rank = list(vector.ty.shape.values), self.value.ty.ndim
         if all(same_dimension(d, 1) for d in dims):

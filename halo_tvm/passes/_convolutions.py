@@ -130,7 +130,7 @@ class Convolutions:
         m, *rest, width = (int(d) for d in weight.ty.shape.values)
         step = attrs["strides"][-1]
         shape, how = [count * m, *rest, width + (count - 1) * step], {"count": count, "step": step}
-        wide = self._derived(weight, f"places/{count}", "side_by_side", shape, **how)
+        wide = self._derived(weight, f"places/{count}/{step}", "side_by_side", shape, **how)
         made = self._builder.emit(self._packed(x, wide, together(attrs, count), ty.shape.values[-1]))
         return Neighbours(made, count, tuple(to_last(list(ty.shape.values))))
 

@@ -20,6 +20,7 @@ from tvm import ir, s_tir, tirx
 from tvm.sym import Analyzer
 
 from ..tir_schedules.blocks import Block, blocks, calls, is_scheduled, length, loads
+from ..tir_schedules.rule import scheduled
 
 _LONGEST = 100  # expressions that one value is made of, with all that is written into it
 
@@ -87,5 +88,4 @@ def _inlined(func: tirx.PrimFunc, names: list[str]) -> tirx.PrimFunc:
     schedule = s_tir.Schedule(func)
     for name in names:
         schedule.compute_inline(schedule.get_sblock(name))
-    mod = schedule.mod
-    return mod[mod.get_global_vars()[0]].with_attrs({key: func.attrs[key] for key in func.attrs.keys()})
+    return scheduled(schedule).with_attrs(func.attrs)

@@ -12,8 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
 
-from ..relay_ops.operator import op_name
-from .graph_pass import bindings
+from .graph_pass import bindings, makes_tensor
 
 Shape = list[ir.Expr]
 
@@ -24,7 +23,7 @@ def readers_of_other_spellings(group: relax.Function, mod: tvm.IRModule) -> set[
     found = set()
     for binding in bindings(group):
         call = binding.value
-        if op_name(call) != "relax.call_tir" or not isinstance(call.ty_args[0], relax.TensorType):
+        if not makes_tensor(call):
             continue
         func, args = mod[call.args[0]], list(call.args[1].fields)
         *given, written = _shapes(func, [*(arg.ty for arg in args), call.ty_args[0]], args)

@@ -61,7 +61,7 @@ def integer_convolution(
     plain = set(kernel) == set(attrs["strides"]) == {1} and not any(attrs["pads"])
     weight = weight_matrix(editor, name, wide)
     if "convolution" in target.spec.rules and not plain:
-        packed, sums, how = packed_integers(editor, f"{name}|matrix", call.args[1], target)
+        packed, sums, how = packed_integers(editor, editor.name(weight), call.args[1], target)
         attrs = {**attrs, **how, "layout": "packed"}
         return ConvolutionInteger.call(x, call.args[1], packed, sums, **attrs, kernel=kernel, m=outer), "in bytes"
     if wide != channels:
@@ -126,8 +126,8 @@ def _in_tiles(
 
 def _sums(editor: WeightEditor, name: str, m: int) -> relax.Var:
     """What the weight [m, c, *kernel] adds up to for each channel of the result."""
-    weight_matrix(editor, name)
-    return editor.derive(f"{name}|i8/sums", "sums_int8", [f"{name}|matrix"], (m,), "int32")
+    matrix = editor.name(weight_matrix(editor, name))
+    return editor.derive(f"{name}|i8/sums", "sums_int8", [matrix], (m,), "int32")
 
 
 def _windows(x: te.Tensor, zero: te.Tensor, kernel: Sequence[int], attrs: Mapping[str, Sequence[int]]) -> te.Tensor:

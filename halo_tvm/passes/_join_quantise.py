@@ -20,7 +20,7 @@ from ..errors import Declined
 from ..targets import Target
 from ..tir_schedules.blocks import main_block
 from ._served_groups import rule_of_group
-from .graph_pass import Report, bindings, op_name, replace_main
+from .graph_pass import Report, bindings, op_name, replace_main, with_blocks
 
 
 def join_quantise(mod: tvm.IRModule, target: Target) -> tuple[tvm.IRModule, list[Report]]:
@@ -39,8 +39,7 @@ def join_quantise(mod: tvm.IRModule, target: Target) -> tuple[tvm.IRModule, list
             if rows in made and all(isinstance(p, relax.TupleGetItem) for p in parts):
                 joins[rows] = var
         blocks.append(type(block)(_joined(block, made, joins, uses, builder, target, report)))
-    new = relax.Function(func.params, relax.SeqExpr(blocks, func.body.body), func.ret_ty, func.is_pure)
-    return replace_main(builder.get(), new.with_attrs({key: func.attrs[key] for key in func.attrs.keys()})), report
+    return replace_main(builder.get(), with_blocks(func, blocks)), report
 
 
 def _joined(

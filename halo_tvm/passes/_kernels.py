@@ -9,7 +9,8 @@ import tvm
 from tvm import ir, relax, te
 
 from ..relay_ops.operator import op_name
-from .graph_pass import bindings
+from ._rewrite import put
+from .graph_pass import bindings, replace_main
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,7 @@ def with_kernels(mod: tvm.IRModule, kernels: Mapping[relax.Var, Kernel]) -> tupl
         return mod, 0
     writer = _Writer(mod, kernels)
     func = writer.visit_expr(mod["main"])
-    out = writer.builder_.get().clone()
-    out["main"] = func
-    out = relax.transform.DeadCodeElimination()(out)
+    out = relax.transform.DeadCodeElimination()(replace_main(writer.builder_.get(), func))
     called = [b.value.args[0] for b in bindings(out["main"]) if op_name(b.value) == "relax.call_tir"]
     return out, sum(kernel in writer.written for kernel in called)
 
@@ -52,8 +51,4 @@ class _Writer(relax.PyExprMutator):
         operands = [self.visit_expr(operand) for operand in kernel.operands]
         call = self.builder_.call_te(kernel.compute, *operands, primfunc_name_hint=kernel.name)
         self.written.add(call.args[0])
-        made = self.builder_.normalize(call)
-        if isinstance(binding.var, relax.DataflowVar):
-            self.set_var_remap(binding.var, self.builder_.emit(made))
-        else:  # an output keeps its variable
-            self.builder_.emit_normalized(relax.VarBinding(binding.var, made))
+        put(self, binding.var, call)

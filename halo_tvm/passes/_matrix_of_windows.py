@@ -10,7 +10,6 @@ import numpy as np
 import tvm
 from tvm import ir, relax, te
 
-from ..params import ParamRecipe
 from ..relay_ops.parts.windows import padded, reach, window_sizes
 from .weights import WeightEditor
 
@@ -43,13 +42,12 @@ def windows_of(builder: relax.BlockBuilder, x: relax.Expr, kernel: Sequence[int]
 def weight_matrix(editor: WeightEditor, name: str, wide: int | None = None) -> relax.Var:
     """The weight [m, c, *kernel] as [prod(kernel) * c, m], with zeros behind the channels up to `wide`."""
     outer, channels, *kernel = editor.params.shape(name)
-    moved, wide = f"{name}|channels_last", wide or channels
+    moved, matrix, wide = f"{name}|channels_last", f"{name}|matrix", wide or channels
     order = [*range(2, 2 + len(kernel)), 1, 0]
     editor.derive(moved, "permute_dims", [name], [*kernel, channels, outer], axes=order)
     if wide != channels:
         widths = [[0, 0]] * len(kernel) + [[0, wide - channels], [0, 0]]
         editor.derive(f"{moved}|padded", "pad", [moved], [*kernel, wide, outer], widths=widths)
-        moved = f"{moved}|padded"
-    shape, dtype = (prod(kernel) * wide, outer), editor.params.dtype(name)
-    recipe = ParamRecipe(f"{name}|matrix", "reshape", (moved,), {"shape": list(shape)}, shape, dtype)
-    return editor.weight(editor.params.add_recipe(recipe))
+        moved, matrix = f"{moved}|padded", f"{matrix}|padded"
+    shape = (prod(kernel) * wide, outer)
+    return editor.derive(matrix, "reshape", [moved], shape, shape=list(shape))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import tvm
 from tvm import relax, tirx
 
+from .graph_pass import replace_main, with_blocks
+
 
 def in_order(mod: tvm.IRModule) -> tvm.IRModule:
     """`mod` with the bindings of main's blocks moved back where a dimension they use is defined later."""
@@ -17,10 +19,7 @@ def in_order(mod: tvm.IRModule) -> tvm.IRModule:
     blocks = [_ordered(block, known) for block in func.body.blocks]
     if all(new.same_as(old) for new, old in zip(blocks, func.body.blocks)):
         return mod
-    new = relax.Function(func.params, relax.SeqExpr(blocks, func.body.body), func.ret_ty, func.is_pure)
-    mod = mod.clone()
-    mod["main"] = new.with_attrs({key: func.attrs[key] for key in func.attrs.keys()})
-    return mod
+    return replace_main(mod, with_blocks(func, blocks))
 
 
 def _ordered(block: relax.BindingBlock, known: set[tirx.Var]) -> relax.BindingBlock:

@@ -10,12 +10,11 @@ import tvm_ffi
 from tvm import ir, relax, te, tirx
 
 from ..errors import Declined
-from ..relay_ops.operator import op_name, same_shape
+from ..relay_ops.operator import op_name, same_shape, shaped
 from ..tir_schedules.blocks import is_const, loads, uses, without_loads
 from ..tir_schedules.injective.match import nests_of
 from ..tir_schedules.injective.nest import Nest
 from ..tir_schedules.stages import is_at
-from .graph_pass import shaped
 
 BYTES = ("int8", "uint8")
 # Operators that make every element of the same element of their operands, or of one of a row for all.

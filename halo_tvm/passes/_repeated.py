@@ -18,12 +18,12 @@ from tvm import ir, relax, tirx
 
 from ..dimensions import size_of
 from ..errors import Declined
-from ..relay_ops.operator import INJECTIVE, OPAQUE, op_name
+from ..relay_ops.operator import INJECTIVE, OPAQUE
 from ..tir_schedules.blocks import is_const, loads, uses
 from ..tir_schedules.code.threads import distinct
 from ..tir_schedules.injective.match import nests_of
 from ..tir_schedules.injective.nest import Nest
-from .graph_pass import bindings
+from .graph_pass import bindings, makes_tensor
 
 _MOST_LOADS = 16  # of one element, when everything is written where it is read: those of a bicubic image
 _TIMES = 2.0  # each element of a read so often is not worth keeping what is dear out of memory
@@ -61,7 +61,7 @@ class _Costs:
 
     def _is_written_inside(self, call: relax.Expr) -> bool:
         """Whether FuseOps may write what `call` computes where it is read."""
-        if op_name(call) != "relax.call_tir" or not isinstance(call.ty_args[0], relax.TensorType):
+        if not makes_tensor(call):
             return False
         return int(self._mod[call.args[0]].attrs.get("op_pattern", OPAQUE)) <= INJECTIVE
 

@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 from ..relay_ops.operator import op_name
-from .graph_pass import Report, replace_main
+from .graph_pass import Report, replace_main, with_blocks
 
 # (call, value of an argument) -> (replacement, what it was) or None
 Rule = Callable[[relax.Call, Callable[[relax.Expr], relax.Expr]], tuple[relax.Expr, str] | None]
@@ -71,10 +71,8 @@ def rewrite_calls(mod: tvm.IRModule, rule: Rule) -> tuple[tvm.IRModule, Report]:
         blocks.append(type(block)(bindings))
     if not counts:
         return mod, {"rewritten": {}}
-    new = relax.Function(func.params, relax.SeqExpr(blocks, func.body.body), func.ret_ty, func.is_pure)
-    new = new.with_attrs({key: func.attrs[key] for key in func.attrs.keys()})
     clean = [relax.transform.Normalize(), relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
-    return tvm.transform.Sequential(clean)(replace_main(mod, new)), {"rewritten": counts}
+    return tvm.transform.Sequential(clean)(replace_main(mod, with_blocks(func, blocks))), {"rewritten": counts}
 
 
 def _takes_the_place(new: relax.Type, old: relax.Type) -> bool:
@@ -93,6 +91,14 @@ def _bound(builder: relax.BlockBuilder, expr: relax.Expr, bind: Callable[[relax.
             made[arg] = bind(_bound(builder, arg, bind))
     args = [made.get(arg, arg) if isinstance(arg, relax.Call) else arg for arg in expr.args]
     return builder.normalize(relax.Call(expr.op, args, expr.attrs, expr.ty_args))
+
+
+def put(mutator: relax.PyExprMutator, var: relax.Var, value: relax.Expr) -> None:
+    """`value` in the place of `var`; an output keeps its variable."""
+    if not isinstance(var, relax.DataflowVar):
+        mutator.builder_.emit_normalized(relax.VarBinding(var, mutator.builder_.normalize(value)))
+    else:
+        mutator.set_var_remap(var, value if isinstance(value, relax.Var) else mutator.builder_.emit(value))
 
 
 class BlockMutator(relax.PyExprMutator):

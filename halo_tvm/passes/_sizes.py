@@ -14,7 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from .graph_pass import shaped
+from ..relay_ops.operator import shaped
 
 
 def casts(binding: relax.MatchCast) -> Iterator[tuple[tvm.ir.Expr, tvm.ir.Expr]]:
@@ -60,7 +60,7 @@ class Sizes(relax.PyExprMutator):
             return relax.TupleType([self.type(field) for field in ty.fields])
         if isinstance(ty, relax.ShapeType) and ty.values is not None:
             return relax.ShapeType(self.replaced(ty.values))
-        if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+        if not shaped(ty):
             return ty
         return relax.TensorType(self.replaced(ty.shape.values), ty.dtype)
 

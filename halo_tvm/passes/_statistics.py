@@ -22,7 +22,7 @@ from typing import Any
 from tvm import ir, relax, tirx
 
 from ..dimensions import is_one
-from ..relay_ops.operator import number_of, op_name, same_shape
+from ..relay_ops.operator import number_of, op_name, same_shape, shaped
 
 Value = Callable[[relax.Expr], relax.Expr]
 Found = tuple[relax.Expr, str]
@@ -36,7 +36,7 @@ _OF_ELEMENTS = frozenset(
 def statistic_of(call: relax.Call, value: Value) -> Found | None:
     """What `call` is in the words of this file, and its name; None where it is nothing of these."""
     operands = call.args[:1] if op_name(call) == "relax.reshape" else call.args
-    if not all(map(_is_known, (call, *operands))):
+    if not all(shaped(x.ty) for x in (call, *operands)):
         return None
     for rule in _RULES.get(op_name(call), ()):
         found = rule(call, value)
@@ -45,17 +45,12 @@ def statistic_of(call: relax.Call, value: Value) -> Found | None:
     return _sunk(call, value) if op_name(call) in _OF_ELEMENTS else None
 
 
-def _is_known(x: relax.Expr) -> bool:
-    """Whether `x` is a tensor whose sizes are known, by numbers or names."""
-    return isinstance(x.ty, relax.TensorType) and isinstance(x.ty.shape, relax.ShapeExpr)
-
-
 def _mean(call: relax.Call, value: Value) -> Found | None:
     """sum / n or sum * (1 / n)."""
     total, number = value(call.args[0]), number_of(value(call.args[1]))
     if op_name(total) != "relax.sum" or not number or "float" not in str(call.ty.dtype):
         return None
-    if not _is_known(total.args[0]):
+    if not shaped(total.args[0].ty):
         return None
     shape, axes = total.args[0].ty.shape.values, _axes(total)
     sizes = [shape[a] for a in axes]
@@ -139,7 +134,7 @@ def _scaled_row(call: relax.Call, value: Value) -> Found | None:
         if op_name(inner) != "relax.multiply" or not same_shape(x.ty.shape.values, call.ty.shape.values):
             continue
         root, weight = inner.args
-        if not _is_known(root):
+        if not shaped(root.ty):
             continue
         last = root.ty.shape.values[-1] if root.ty.ndim else None
         if op_name(value(root)) == "relax.rsqrt" and is_one(last) and weight.ty.ndim == 1:
@@ -277,7 +272,7 @@ def _joined(call: relax.Call, value: Value) -> Found | None:
     inner = value(call.args[0])
     while op_name(inner) == "relax.reshape":
         x = inner.args[0]
-        if _is_known(x) and same_shape(x.ty.shape.values, call.ty.shape.values):
+        if shaped(x.ty) and same_shape(x.ty.shape.values, call.ty.shape.values):
             return x, "reshape there and back"
         inner = value(x)
     return None
@@ -286,7 +281,7 @@ def _joined(call: relax.Call, value: Value) -> Found | None:
 def _moves_units(reshape: relax.Call) -> bool:
     """Whether a reshape only adds or drops axes of size 1."""
     sides = (reshape.args[0], reshape)
-    if not all(map(_is_known, sides)):
+    if not all(shaped(side.ty) for side in sides):
         return False
     before, after = ([d for d in x.ty.shape.values if not is_one(d)] for x in sides)
     return same_shape(before, after)

@@ -34,7 +34,7 @@ from tvm import relax
 from ..errors import UsageError
 from ..relay_ops.convolution import Convolution
 from ..relay_ops.convolution_integer import ConvolutionInteger
-from ..relay_ops.operator import attrs_of, operator_of, same_dimension, same_shape
+from ..relay_ops.operator import attrs_of, operator_of, same_dimension, same_shape, shaped
 from ..relay_ops.pooling import Pooling
 from ..relay_ops.quantisation_grid import QuantisationGrid
 from ._by_channel import ByChannel, moved_axis, to_last
@@ -44,8 +44,8 @@ from ._integer_windows import integer_convolution
 from ._moves import Moved, transposed
 from ._neighbours import Neighbours
 from ._pointwise import BINARY, UNARY
-from ._rewrite import BlockMutator
-from .graph_pass import Context, Pass, Report, bindings, op_name, shaped
+from ._rewrite import BlockMutator, put
+from .graph_pass import Context, Pass, Report, bindings, op_name
 from .weights import WeightEditor
 
 _UNARY = UNARY | {"relax.nn.leakyrelu", "relax.nn.relu6", "relax.clip", "relax.floor"}
@@ -107,7 +107,7 @@ class _Mover(BlockMutator):
         value = binding.value
         reduced = self._reduced(value) if isinstance(value, relax.Call) else None
         if reduced is not None:
-            self._bind_value(binding.var, reduced)
+            put(self, binding.var, reduced)
             return
         if isinstance(value, relax.Call) and shaped(binding.var.ty) and binding.var.ty.ndim >= 3:
             call = relax.Call(value.op, [self.visit_expr(a) for a in value.args], value.attrs, value.ty_args)
@@ -176,7 +176,7 @@ class _Mover(BlockMutator):
     def _bind_moved(self, var: relax.Var, moved: Moved) -> bool:
         """Bind `var` where it is a value as it lies, or a whole image again; False where it is neither."""
         if moved.is_value:
-            self._bind_value(var, moved.value)
+            put(self, var, moved.value)
             return True
         unrolled = moved.rank == 3 and var.ty.ndim in (4, 5)  # places in a row are an image again
         if list(moved.order) == _to_first(var.ty.ndim) and (var.ty.ndim == moved.rank or unrolled):
@@ -195,13 +195,7 @@ class _Mover(BlockMutator):
         """`var` is the channels-first order of `twin`, computed where anybody reads it."""
         full = self.builder_.emit(transposed(twin, _to_first(var.ty.ndim)))
         self.made[full] = twin
-        self._bind_value(var, full)
-
-    def _bind_value(self, var: relax.Var, value: relax.Expr) -> None:
-        if isinstance(var, relax.DataflowVar):
-            self.set_var_remap(var, value if isinstance(value, relax.Var) else self.builder_.emit(value))
-        else:  # an output keeps its variable
-            self.builder_.emit_normalized(relax.VarBinding(var, self.builder_.normalize(value)))
+        put(self, var, full)
 
     def _reduced(self, call: relax.Call) -> relax.Expr | None:
         """A reduction that forgets its axes and leaves the others in one order, wherever the channels are."""

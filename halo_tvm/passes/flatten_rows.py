@@ -19,10 +19,10 @@ import tvm
 from tvm import relax
 
 from ..dimensions import integers_of, product
-from ..relay_ops.operator import number_of, operator_of, same_dimension, same_places, same_shape
+from ..relay_ops.operator import number_of, operator_of, same_dimension, same_places, same_shape, shaped
 from ._pointwise import BINARY, BYTES, UNARY, operands_of, pointwise_of
-from ._rewrite import BlockMutator
-from .graph_pass import Context, Pass, Report, bindings, op_name, replace_main, shaped
+from ._rewrite import BlockMutator, put
+from .graph_pass import Context, Pass, Report, bindings, op_name, replace_main
 
 # Operators that treat every row by itself: their data arguments come first, then weights.
 _ROW_OPERATORS = ("linear", "linear_integer", "layer_norm", "rms_norm")
@@ -62,10 +62,7 @@ class _Flattener(BlockMutator):
                 matrix = self.builder_.emit(flat)
                 full = self.builder_.emit(relax.op.reshape(matrix, binding.var.ty.shape))
                 self.made[full] = matrix
-                if isinstance(binding.var, relax.DataflowVar):
-                    self.set_var_remap(binding.var, full)
-                else:  # an output keeps its variable
-                    self.builder_.emit_normalized(relax.VarBinding(binding.var, full))
+                put(self, binding.var, full)
                 return
         super().visit_var_binding_(binding)
         if isinstance(value, relax.Call) and self._is_stage(value):

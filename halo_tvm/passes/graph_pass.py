@@ -6,7 +6,7 @@ a plain dict fit for JSON that says what it did and what it left alone, with the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import ClassVar
@@ -182,10 +182,14 @@ def rebuild(func: relax.Function, rewrite: Callable[[relax.Call], relax.Expr]) -
             for b in block.bindings
         ]
         blocks.append(type(block)(changed))
-    new = relax.Function(func.params, relax.SeqExpr(blocks, func.body.body), func.ret_ty, func.is_pure)
-    return new.with_attrs({key: func.attrs[key] for key in func.attrs.keys()})
+    return with_blocks(func, blocks)
 
 
-def shaped(ty: object) -> bool:
-    """Whether `ty` is that of a tensor whose sizes are known, as numbers or expressions."""
-    return isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
+def with_blocks(func: relax.Function, blocks: Sequence[relax.BindingBlock]) -> relax.Function:
+    """`func` with these bindings in front of its result."""
+    return relax.Function(func.params, relax.SeqExpr(blocks, func.body.body), func.ret_ty, func.is_pure, func.attrs)
+
+
+def makes_tensor(call: relax.Expr) -> bool:
+    """Whether `call` is of a function of TensorIR that makes one tensor."""
+    return op_name(call) == "relax.call_tir" and isinstance(call.ty_args[0], relax.TensorType)

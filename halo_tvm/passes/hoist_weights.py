@@ -21,9 +21,8 @@ import tvm
 from tvm import relax, tirx
 
 from ..dimensions import integers_of
-from ..params import ParamRecipe
 from ..plain import plain
-from ..relay_ops.operator import attrs_of, order_of
+from ..relay_ops.operator import attrs_of, order_of, shaped
 from .graph_pass import Context, Pass, Report, bindings, op_name
 from .weights import WeightEditor
 
@@ -72,11 +71,7 @@ def _operands(call: relax.Call) -> list[relax.Expr]:
 
 
 def _static(ty: relax.Type) -> bool:
-    return (
-        isinstance(ty, relax.TensorType)
-        and isinstance(ty.shape, relax.ShapeExpr)
-        and all(isinstance(dim, tirx.IntImm) for dim in ty.shape.values)
-    )
+    return shaped(ty) and all(isinstance(dim, tirx.IntImm) for dim in ty.shape.values)
 
 
 def _derive(
@@ -85,9 +80,7 @@ def _derive(
     # The name follows from what is done, so that compiling the same model twice records it once.
     digest = hashlib.sha256(json.dumps([op, inputs, attrs], sort_keys=True).encode()).hexdigest()[:12]
     output = f"{inputs[0].split('|')[0]}|{op}:{digest}"
-    shape = tuple(int(dim) for dim in ty.shape.values)
-    editor.params.add_recipe(ParamRecipe(output, op, tuple(inputs), attrs, shape, str(ty.dtype)))
-    return editor.weight(output)
+    return editor.derive(output, op, inputs, ty.shape.values, str(ty.dtype), **attrs)
 
 
 def _replaced(func: relax.Function, made: dict[relax.Var, relax.Var]) -> relax.Expr:

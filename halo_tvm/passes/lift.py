@@ -22,7 +22,7 @@ from tvm.relax.dpl import CallPattern, DFPattern, ExprPattern, OrPattern
 from ..errors import NoMatch, Rejected
 from ..relay_ops import OPERATORS, Lift
 from ..relay_ops.operator import Match
-from .graph_pass import Context, Pass, Report, count_calls, op_name, replace_main, same_type, users_of
+from .graph_pass import Context, Pass, Report, count_calls, op_name, replace_main, same_type, users_of, with_blocks
 from .graph_pass import bindings as bindings_of
 from .weights import num_inputs
 
@@ -112,13 +112,9 @@ def apply_lift(mod: tvm.IRModule, lift: Lift, rejected: list[dict[str, str]]) ->
         blocks.append(type(block)(bindings))
     if not count:
         return mod, 0
-    body = relax.SeqExpr(blocks, func.body.body)
-    lifted_func = relax.Function(func.params, body, func.ret_ty, func.is_pure).with_attrs(
-        {k: func.attrs[k] for k in func.attrs.keys()}
-    )
     # What a lift left unused must not count as a user for the next one.
     clean = tvm.transform.Sequential([relax.transform.Normalize(), relax.transform.DeadCodeElimination()])
-    return clean(replace_main(mod, lifted_func)), count
+    return clean(replace_main(mod, with_blocks(func, blocks))), count
 
 
 def _inputs(func: relax.Function) -> frozenset[relax.Var]:

@@ -18,8 +18,9 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
+from ..relay_ops.operator import shaped
 from ._sizes import Sizes, casts
-from .graph_pass import bindings, op_name, replace_main, shaped
+from .graph_pass import bindings, op_name, replace_main
 
 _PREFIX = "rows"
 

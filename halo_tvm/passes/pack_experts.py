@@ -123,10 +123,7 @@ def _pack(editor: WeightEditor, name: str, context: Context, *, own_rows: bool) 
         reason = f"k = {k} is odd: it stays float32"
     kc, nr = pack_shape(k, n, context.target, form.dtype)
     columns = _columns(editor, name, nr)
-    label = f"{form.label}/k{form.group}/n{nr}"
-    inner = (kc, nr) if form.group == 1 else (kc // form.group, nr, form.group)
-    shape = (k // kc, editor.params.shape(columns)[0] // nr, *inner)
-    weight = editor.derive(f"{columns}|{label}", form.recipe, [columns], shape, form.dtype, layout="nk", kc=kc, nr=nr)
+    weight, label = form.panels(editor, columns, "nk", editor.params.shape(columns)[0], (kc, nr))
     return _Packed((weight,), {}), label, reason
 
 

@@ -39,6 +39,17 @@ class Format:
         """Rows of k that lie side by side."""
         return GROUPS[self.dtype]
 
+    def panels(
+        self, editor: WeightEditor, name: str, layout: str, n: int, blocks: tuple[int, int]
+    ) -> tuple[relax.Var, str]:
+        """The weight `name` of `n` columns in panels of `blocks`, (kc, nr), and what the report calls that."""
+        (kc, nr), label = blocks, f"{self.label}/k{self.group}/n{blocks[1]}"
+        k = editor.params.shape(name)[0 if layout == "kn" else 1]
+        inner = (kc, nr) if self.group == 1 else (kc // self.group, nr, self.group)
+        how = {"layout": layout, "kc": kc, "nr": nr}
+        shape = (k // kc, -(-n // nr), *inner)
+        return editor.derive(f"{name}|{label}", self.recipe, [name], shape, self.dtype, **how), label
+
 
 FP32 = Format("f32", "float32", "pack")
 FORMATS = {  # by precision; integer weights are made by the pass `quantise`, what it leaves is float32
@@ -82,14 +93,16 @@ class PackWeights(Pass):
                 kept.append({"weight": name, "reason": f"only float32 is packed, it is {editor.params.dtype(name)}"})
             else:
                 (layout,) = found
-                depth = editor.params.shape(name)[0 if layout == "kn" else 1]
-                form = format_of(depth, context)
+                k, n = editor.params.shape(name)[:: 1 if layout == "kn" else -1]
+                form = format_of(k, context)
                 if form is not FORMATS.get(context.precision, FP32):
-                    wide.append({"weight": name, "reason": f"k = {depth} is odd: it stays float32"})
+                    wide.append({"weight": name, "reason": f"k = {k} is odd: it stays float32"})
                 if gpu:
-                    packed[name] = _turn(editor, name, layout, formats, form)
+                    packed[name], label = _turn(editor, name, layout, (n, k), form)
                 else:
-                    packed[name] = _pack(editor, name, layout, context, formats, form)
+                    blocks = pack_shape(k, n, context.target, form.dtype)
+                    packed[name], label = form.panels(editor, name, layout, n, blocks)
+                formats[label] = formats.get(label, 0) + 1
 
         def rewrite(call: relax.Call) -> relax.Expr:
             operator = operator_of(call)
@@ -124,26 +137,10 @@ def _calls(func: relax.Function, operators: Iterable[str]) -> list[relax.Call]:
     return found
 
 
-def _pack(
-    editor: WeightEditor, name: str, layout: str, context: Context, formats: dict[str, int], form: Format
-) -> relax.Var:
-    """The packed weight."""
-    shape = editor.params.shape(name)
-    k, n = shape if layout == "kn" else shape[::-1]
-    kc, nr = pack_shape(k, n, context.target, form.dtype)
-    label = f"{form.label}/k{form.group}/n{nr}"
-    formats[label] = formats.get(label, 0) + 1
-    inner = (kc, nr) if form.group == 1 else (kc // form.group, nr, form.group)
-    how = {"layout": layout, "kc": kc, "nr": nr}
-    return editor.derive(f"{name}|{label}", form.recipe, [name], (k // kc, -(-n // nr), *inner), form.dtype, **how)
-
-
-def _turn(editor: WeightEditor, name: str, layout: str, formats: dict[str, int], form: Format) -> relax.Var:
-    """The weight as [n, k], whose rows a GPU reads in pieces of 16 bytes."""
+def _turn(editor: WeightEditor, name: str, layout: str, shape: tuple[int, int], form: Format) -> tuple[relax.Var, str]:
+    """The weight as [n, k] of `shape`, whose rows a GPU reads in pieces of 16 bytes, and its format for the report."""
     label = f"{form.label}/nk"
-    formats[label] = formats.get(label, 0) + 1
     if layout == "nk" and form.dtype == "float32":
-        return editor.weight(name)
-    shape = editor.params.shape(name)
-    shape = shape[::-1] if layout == "kn" else shape
-    return editor.derive(f"{name}|{label}", "pack_nk", [name], shape, form.dtype, layout=layout, stored=form.dtype)
+        return editor.weight(name), label
+    how = {"layout": layout, "stored": form.dtype}
+    return editor.derive(f"{name}|{label}", "pack_nk", [name], shape, form.dtype, **how), label

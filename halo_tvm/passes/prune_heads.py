@@ -26,7 +26,8 @@ from tvm import relax
 from ..errors import Declined, UsageError
 from ..relay_ops import OPERATORS
 from ..relay_ops.operator import attrs_of, operator_of, same_dimension
-from .graph_pass import Context, Pass, Report, bindings, op_name
+from ._rewrite import put
+from .graph_pass import Context, Pass, Report, bindings, op_name, users_of
 from .weights import WeightEditor
 
 
@@ -49,7 +50,7 @@ class PruneHeads(Pass):
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
         func = mod["main"]
         editor = WeightEditor(func, context.params)
-        graph = _Graph.of(func)
+        graph = _Graph({b.var: b.value for b in bindings(func)}, users_of(func))
         wanted = [_parse(text) for text in self.heads]
         _check_layers([pattern for pattern, _ in wanted], graph)
         pruned: dict[str, list[int]] = {}
@@ -81,26 +82,16 @@ class PruneHeads(Pass):
 @dataclass(frozen=True)
 class _Graph:
     values: Mapping[relax.Var, relax.Expr]
-    users: Mapping[relax.Var, tuple[relax.Var | None, ...]]  # None: main's result
-
-    @classmethod
-    def of(cls, func: relax.Function) -> _Graph:
-        values = {b.var: b.value for b in bindings(func)}
-        users: dict[relax.Var, tuple[relax.Var | None, ...]] = {}
-        for var, value in values.items():
-            for used in relax.analysis.free_vars(value):
-                users[used] = (*users.get(used, ()), var)
-        for used in relax.analysis.free_vars(func.body.body):
-            users[used] = (*users.get(used, ()), None)
-        return cls(values, users)
+    users: Mapping[relax.Var, frozenset[relax.Var | None]]  # None: main's result
 
     def only_user(self, var: relax.Var, what: str) -> relax.Var:
-        users = self.users.get(var, ())
+        users = self.users.get(var, frozenset())
         if None in users:
             raise Declined(f"{what} is an output of the model")
         if len(users) != 1:
             raise Declined(f"{what} has {len(users)} users, not one")
-        return users[0]
+        (user,) = users
+        return user
 
 
 @dataclass
@@ -130,9 +121,12 @@ class _Site:
             raise Declined("its query heads share key and value heads")
         if attrs.get("has_sinks"):
             raise Declined("every head has a sink")
-        if attrs.get("has_bias") and not same_dimension(call.args[-1].ty.shape.values[1], 1):
-            raise Declined("its bias has a plane per head")
-        sources = call.args[:1] if attrs.get("packed") else call.args[:3]
+        operands = 1 if attrs.get("packed") else 3
+        sources, extras = call.args[:operands], call.args[operands:]
+        if attrs.get("has_bias"):
+            bias = extras[1 if attrs.get("has_key_mask") else 0]
+            if not same_dimension(bias.ty.shape.values[1], 1):
+                raise Declined("its bias has a plane per head")
         projections = tuple(_projection(arg, graph, editor) for arg in sources)
         joined = graph.only_user(var, "the attention's result")
         if op_name(graph.values[joined]) != "relax.reshape":
@@ -243,15 +237,9 @@ def _taken(
     shape[axis] = len(indices)
     taken = [editor.derive(f"{name}|{label}", "take", [name], shape, indices=tuple(indices), axis=axis)]
     for bias in linear.args[2:]:
-        if output:
-            bias_name = editor.name(bias)
-            taken.append(
-                editor.derive(
-                    f"{bias_name}|{label}", "take", [bias_name], [len(indices)], indices=tuple(indices), axis=0
-                )
-            )
-        else:
-            taken.append(bias)
+        name = editor.name(bias)
+        how = {"indices": tuple(indices), "axis": 0}
+        taken.append(editor.derive(f"{name}|{label}", "take", [name], [len(indices)], **how) if output else bias)
     return taken
 
 
@@ -277,7 +265,4 @@ class _Pruner(relax.PyExprMutator):
             )
         else:
             new = relax.op.reshape(args[0], plan.reshapes[var])
-        if isinstance(var, relax.DataflowVar):
-            self.set_var_remap(var, self.builder_.emit(new))
-        else:  # an output keeps its variable
-            self.builder_.emit_normalized(relax.VarBinding(var, self.builder_.normalize(new)))
+        put(self, var, new)

@@ -81,7 +81,7 @@ def schedule_functions(
     mod: tvm.IRModule, target: Target, lookup: Lookup | None = None, *, vector_math: bool = True
 ) -> tuple[tvm.IRModule, ScheduleReport]:
     """Every PrimFunc of `mod` scheduled; the report has one entry per function, with what it does at
-    least (see `_work`)."""
+    least (see `work`)."""
     out = mod.clone()
     entries = []
     stopped: Counter[str] = Counter()

@@ -9,8 +9,9 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
+from ..relay_ops.operator import shaped
 from ._division import QUOTIENTS
-from .graph_pass import Context, Pass, Report, bindings, op_name, replace_main
+from .graph_pass import Context, Pass, Report, bindings, op_name, replace_main, with_blocks
 
 _NUMPY_TYPES = {np.dtype(t).name for t in "bBhHiIlLfd"}
 
@@ -63,8 +64,7 @@ def _folded(mod: tvm.IRModule) -> tvm.IRModule:
         )
         for block in func.body.blocks
     ]
-    new = relax.Function(func.params, relax.SeqExpr(blocks, func.body.body), func.ret_ty, func.is_pure)
-    return replace_main(mod, new.with_attrs({key: func.attrs[key] for key in func.attrs.keys()}))
+    return replace_main(mod, with_blocks(func, blocks))
 
 
 def _cast(expr: relax.Expr) -> relax.Expr:
@@ -78,11 +78,7 @@ def _cast(expr: relax.Expr) -> relax.Expr:
 
 def _is_constant(value: relax.Expr, constant: Mapping[relax.Var, relax.Expr]) -> bool:
     """A call of an operator with a lowering, of constants alone, whose result has elements and a known shape."""
-    if (
-        not op_name(value)
-        or not isinstance(value.ty, relax.TensorType)
-        or not isinstance(value.ty.shape, relax.ShapeExpr)
-    ):
+    if not op_name(value) or not shaped(value.ty):
         return False
     if value.op.get_attr("FLegalize") is None or relax.analysis.tir_vars_in_type(value.ty):
         return False

@@ -76,6 +76,7 @@ class WeightEditor:
         inputs: Sequence[str],
         shape: Sequence[int],
         dtype: str | None = None,
+        /,
         **attrs: object,
     ) -> relax.Var:
         """A new weight variable `output` = op(inputs, attrs), recorded as a recipe; asked for twice, made once.

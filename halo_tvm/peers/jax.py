@@ -7,14 +7,13 @@ free cores by themselves.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from ..errors import MissingPackage, PeerFailed
+from ..errors import MissingPackage
 from .protocol import LoadRequest, serve
 
 TOPOLOGY = Path("/sys/devices/system/cpu")
@@ -39,12 +38,7 @@ class Jax:
 
         self.version = jax.__version__
         self.jax = jax
-        description = json.loads((Path(request.model) / "model.json").read_text(encoding="utf-8"))
-        if description["family"] not in FAMILIES:
-            raise PeerFailed(
-                f"expected a model of {', '.join(sorted(FAMILIES))}, found {description['family']!r}: "
-                "use --vs onnxruntime"
-            )
+        description = request.described(FAMILIES)
         self.inputs: list[str] = description["inputs"]
         self.output_names: list[str] = description["outputs"]
         forward, config = FAMILIES[description["family"]], description["config"]

@@ -13,13 +13,14 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import HaloError, MissingPackage
+from ..errors import HaloError, MissingPackage, PeerFailed
 from ..peak_memory import peak_rss_mib
 from ..processes import line_to_parent
 
@@ -37,6 +38,16 @@ class LoadRequest:
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
+
+    def described(self, families: Collection[str]) -> dict[str, Any]:
+        """What a directory of weights says of its model; `PeerFailed` for one of none of the `families`."""
+        description = json.loads((Path(self.model) / "model.json").read_text(encoding="utf-8"))
+        if description["family"] not in families:
+            raise PeerFailed(
+                f"expected a model of {', '.join(sorted(families))}, found {description['family']!r}: "
+                "use --vs onnxruntime"
+            )
+        return description
 
 
 class Engine(Protocol):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from ..errors import MissingPackage, PeerFailed
+from ..errors import MissingPackage
 from .protocol import LoadRequest, serve
 
 INSTALL = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
@@ -37,12 +36,7 @@ class Torch:
         torch.set_num_interop_threads(1)
         self.version = torch.__version__
         self.torch = torch
-        description = json.loads((Path(request.model) / "model.json").read_text(encoding="utf-8"))
-        if description["family"] not in families:
-            raise PeerFailed(
-                f"expected a model of {', '.join(sorted(families))}, found {description['family']!r}: "
-                "use --vs onnxruntime"
-            )
+        description = request.described(families)
         path, weights = str(Path(request.model) / "weights.safetensors"), {}
         with safe_open(path, "pt") as file:
             names = list(file.keys())

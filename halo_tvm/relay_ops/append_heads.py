@@ -3,7 +3,7 @@
 Shapes
     x [b, s, h + 2 * h_kv, d], the queries' heads, then keys', then values'
     keys, values [b, capacity, h_kv, d] of x's dtype, or under x of float32 float16, or int8 with rows of d + 4
-    (`_kept_rows`)
+    (`parts/kept_rows`)
     lengths int32 [b]   cos, sin [p, d/2] (optional), d even
     ->   q [b, s, h, d], keys, values
 Computation
@@ -16,7 +16,7 @@ Lifts
     none: a model's definition asks for it
 Numerics
     as halo.rotary; without tables exact; keys and values in float16 are rounded to nearest even, in
-    eight bits as `_kept_rows` says
+    eight bits as `parts/kept_rows` says
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tvm import relax, te, tirx
 from ..dimensions import differ
 from ..prim_text import prim_func
 from .kv_append import KvAppend, rows_of
-from .operator import OPAQUE, OVERRIDE, Operator, annotated, attrs_of
+from .operator import Operator, attrs_of, shaped
 from .parts.kept_rows import NARROW, kept_columns, narrow_stores, scratch, within
 from .rotary import Rotary, rotary_tables
 
@@ -82,7 +82,7 @@ class AppendHeads(Operator):
                 f"{sorted(attrs_of(call))}: pass x, keys, values, lengths and perhaps cos and sin"
             )
         for name, ty, rank in zip(("x", "keys", "values", "lengths", "cos", "sin"), types, (4, 4, 4, 1, 2, 2)):
-            if not (isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)) or ty.ndim != rank:
+            if not shaped(ty) or ty.ndim != rank:
                 raise ValueError(
                     f"halo.append_heads: {name} must be a tensor of rank {rank} of known shape, got {ty}: reshape it"
                 )
@@ -105,10 +105,7 @@ class AppendHeads(Operator):
 
     @classmethod
     def _legalize(cls, bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        func = _in_place([arg.ty for arg in call.args]).with_attr("halo.call", {"op": cls.name})
-        if call.attrs and OVERRIDE in call.attrs.keys():
-            func = annotated(func, cls.name, str(call.attrs[OVERRIDE]))
-        gvar = bb.add_func(func.with_attr("op_pattern", OPAQUE), cls.name)
+        gvar = cls._added(bb, call, _in_place([arg.ty for arg in call.args]))
         out = list(cls.infer_type(call).fields)
         return relax.op.call_tir_inplace(gvar, relax.Tuple(list(call.args)), [-1, 1, 2], out)
 

@@ -22,7 +22,7 @@ import numpy as np
 from tvm import relax, tirx
 
 from ..prim_text import prim_func
-from .operator import attrs_of
+from .operator import attrs_of, shaped
 from .parts.kept_state import LANES, TASKS, StateOperator, begun, expect, lanes_of, marked, size_text
 
 ACTIVATIONS = ("", "silu")
@@ -77,6 +77,7 @@ class CausalConvolution(StateOperator):
     """A depthwise convolution over the tokens so far."""
 
     name = "causal_convolution"
+    arguments = ("x", "weight", "bias")
 
     @classmethod
     def infer_type(cls, call: relax.Call) -> relax.Type:
@@ -84,9 +85,9 @@ class CausalConvolution(StateOperator):
         unknown = attrs.keys() - {"layer", "has_state", "has_bias", "activation"}
         if unknown or attrs.get("activation", "") not in ACTIVATIONS:
             raise ValueError(f"halo.causal_convolution: has_state, has_bias and activation expected, got {attrs}")
-        names = _names(attrs)
+        names = cls.names(attrs)
         x, weight = call.args[0].ty, call.args[names.index("weight")].ty
-        if not all(isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr) for ty in (x, weight)):
+        if not shaped(x) or not shaped(weight):
             raise ValueError(f"halo.causal_convolution: tensors of known shapes expected, got {x} and {weight}")
         if (x.ndim, weight.ndim) != (3, 2):
             raise ValueError(f"halo.causal_convolution: x [b, s, c] and weight [k, c] expected, got {x} and {weight}")
@@ -97,7 +98,7 @@ class CausalConvolution(StateOperator):
 
     @classmethod
     def lowered(cls, types: Sequence[relax.TensorType], **attrs: object) -> tirx.PrimFunc:
-        by_name = dict(zip(_names(attrs), types))
+        by_name = dict(zip(cls.names(attrs), types))
         (b, s, c), k = by_name["x"].shape.values, int(by_name["weight"].shape.values[0])
         b_text, s_text, c = size_text(b, "b"), size_text(s, "s"), int(c)
         w = lanes_of(c)
@@ -136,9 +137,9 @@ class CausalConvolution(StateOperator):
         )
         return prim_func(text)
 
-    @staticmethod
-    def reference(*args: np.ndarray, **attrs: Any) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        given = dict(zip(_names(attrs), args))
+    @classmethod
+    def reference(cls, *args: np.ndarray, **attrs: Any) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        given = dict(zip(cls.names(attrs), args))
         x, weight = given["x"], given["weight"]
         k, s = len(weight), x.shape[1]
         taking, kept, before = begun(given, (len(x), k - 1, x.shape[2]))
@@ -150,9 +151,9 @@ class CausalConvolution(StateOperator):
             return y
         return y, np.where(taking, z[:, s:], kept)
 
-    @staticmethod
-    def flops(shapes: Sequence[tuple[int, ...]], **attrs: object) -> int:
-        return 2 * int(np.prod(shapes[0])) * int(shapes[_names(attrs).index("weight")][0])
+    @classmethod
+    def flops(cls, shapes: Sequence[tuple[int, ...]], **attrs: object) -> int:
+        return 2 * int(np.prod(shapes[0])) * int(shapes[cls.names(attrs).index("weight")][0])
 
     @staticmethod
     def cases() -> tuple[dict[str, object], ...]:
@@ -168,8 +169,3 @@ class CausalConvolution(StateOperator):
                 "attrs": {**state, "has_bias": True, "activation": "silu"},
             },
         )
-
-
-def _names(attrs: dict[str, Any]) -> list[str]:
-    state = ["state", "lengths"] if attrs.get("has_state") else []
-    return ["x", *state, "weight", *(["bias"] if attrs.get("has_bias") else [])]

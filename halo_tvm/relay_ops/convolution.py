@@ -161,16 +161,7 @@ class Convolution(Operator):
 
     @staticmethod
     def flops(
-        shapes: list[tuple[int, ...]],
-        layout: str,
-        strides,
-        dilations,
-        pads,
-        groups: int,
-        kernel=None,
-        n=None,
-        zero=None,
-        abreast: int = 1,
+        shapes: list[tuple[int, ...]], *, layout: str, kernel=None, n=None, strides, dilations, pads, **_others
     ) -> int:
         kernel, inner, outer = _weight_parts(shapes[1], layout, kernel, n)
         axes = spatial_axes(len(shapes[0]), layout)

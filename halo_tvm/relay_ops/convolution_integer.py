@@ -144,22 +144,10 @@ class ConvolutionInteger(Operator):
         return y.astype(np.int32)
 
     @staticmethod
-    def flops(
-        shapes: list[tuple[int, ...]],
-        layout: str,
-        strides,
-        dilations,
-        pads,
-        kernel=None,
-        m=None,
-        groups: int = 1,
-        abreast: int = 1,
-        narrow: bool = False,
-    ) -> int:
+    def flops(shapes: list[tuple[int, ...]], *, layout: str, kernel=None, m=None, groups: int = 1, **attrs) -> int:
         if layout == "packed":
-            shapes = [shapes[0], (*kernel, shapes[0][-1] // groups, m)]
-            return Convolution.flops(shapes, "last", strides, dilations, pads, groups)
-        return Convolution.flops([shapes[0], shapes[2]], "first", strides, dilations, pads, groups)
+            return Convolution.flops([shapes[0], (*kernel, shapes[0][-1] // groups, m)], layout="last", **attrs)
+        return Convolution.flops([shapes[0], shapes[2]], layout="first", **attrs)
 
     @staticmethod
     def cases():

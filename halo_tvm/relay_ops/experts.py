@@ -28,10 +28,11 @@ from typing import Any
 import numpy as np
 from tvm import ir, relax, te
 
-from ..weight_groups import group_grid, group_pack, unpacked
-from .linear import Linear
+from .. import weight_groups
+from ..weight_groups import group_grid, group_pack
 from .linear_groups import group_value
 from .operator import Operator, attrs_of, clamped, f32, same_dimension
+from .parts.packed_weight import packed_at, unpacked
 
 
 class Experts(Operator):
@@ -44,7 +45,7 @@ class Experts(Operator):
     def infer_type(call: relax.Call) -> relax.TensorType:  # type: ignore[override]
         attrs: dict[str, Any] = attrs_of(call)
         x, ids, weight, *more = (arg.ty for arg in call.args)
-        beside = _beside(attrs)
+        beside = _beside(attrs.get("bits", 0), attrs.get("least", False))
         rows_fit = x.ndim in (2, 3) and ids.ndim == 2 and same_dimension(x.shape.values[0], ids.shape.values[0])
         if rows_fit and x.ndim == 3:
             rows_fit = same_dimension(x.shape.values[1], ids.shape.values[1])
@@ -76,19 +77,17 @@ class Experts(Operator):
         bits: int = 0,
         least: bool = False,
     ) -> te.Tensor:
-        beside = 2 if least else 1 if bits else 0
+        beside = _beside(bits, least)
         k = te.reduce_axis((0, x.shape[-1]), "k")
         if layout == "packed":
-            group, nr = int(weight.shape[4]) if len(weight.shape) == 5 else 1, int(weight.shape[3])
-            kc, panels = int(weight.shape[2]) * group, int(weight.shape[1]) // experts
+            nr, panels = int(weight.shape[3]), int(weight.shape[1]) // experts
 
         def at(e: ir.Expr, j: ir.Expr) -> ir.Expr:
             if layout == "nk":
                 return weight[e, j, k]
             if bits:
                 return group_value(weight, more[0], more[1] if least else None, bits, k, e * (panels * nr) + j)
-            inner = (k % kc, j % nr) if group == 1 else (k % kc // group, j % nr, k % group)
-            return weight[(k // kc, e * panels + j // nr, *inner)]
+            return packed_at(weight, k, e * panels + j // nr, j % nr)
 
         def product(i: ir.Expr, t: ir.Expr, j: ir.Expr) -> ir.Expr:
             row = x[i, k] if len(x.shape) == 2 else x[i, t, k]
@@ -114,14 +113,13 @@ class Experts(Operator):
         bits: int = 0,
         least: bool = False,
     ) -> np.ndarray:
-        beside = 2 if least else 1 if bits else 0
+        beside = _beside(bits, least)
         if layout == "packed":
             columns = weight.shape[1] * weight.shape[3]
             if bits:
-                kn = unpacked(weight, more[0], more[1] if least else None, bits=bits, n=columns)
-            else:  # the product with one of each k
-                depth = x.shape[-1]
-                kn = Linear.reference(np.eye(depth), weight.astype(np.float64), layout="packed", n=columns)
+                kn = weight_groups.unpacked(weight, more[0], more[1] if least else None, bits=bits, n=columns)
+            else:
+                kn = unpacked(weight, columns)
             weight = kn.T.reshape(experts, -1, x.shape[-1])[:, :n]
         ids = np.clip(ids, 0, experts - 1)
         y = np.empty((*ids.shape, n), x.dtype)
@@ -161,9 +159,9 @@ class Experts(Operator):
         )
 
 
-def _beside(attrs: dict[str, object]) -> int:
+def _beside(bits: int, least: bool) -> int:
     """Tensors that belong to a weight in groups."""
-    return (2 if attrs.get("least") else 1) if attrs.get("bits") else 0
+    return (2 if least else 1) if bits else 0
 
 
 def _in_groups(rng: np.random.Generator, ids: np.ndarray, *, bits: int, least: bool) -> dict[str, object]:

@@ -24,65 +24,38 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
-from ..prim_text import prim_func
 from .operator import attrs_of
-from .parts.kept_state import StateOperator, begun, expect, scan_shapes, scan_words
+from .parts.kept_state import StateOperator, begun, expect, scan, scan_shapes
 
-_TEXT = """
-@T.prim_func(s_tir=True, private=True)
-def gated_delta({arguments}):
-    {variables}
-    {match}
-    for task in {tasks}:
-        with T.sblock("gated_delta"):
-            vt = T.axis.remap("S", [task])
-            T.reads({reads})
-            T.writes({writes})
-            T.sblock_attr({{"halo.op": "gated_delta"}})
-            {held}
-            delta = T.alloc_buffer(({w},), "float32", scope="local")
-            sums = T.alloc_buffer(({w},), "float32", scope="local")
-            decay = T.alloc_buffer((T.int64(1),), "float32", scope="local")
-            m: T.let[T.int64] = vt // {tasks_of_row}
-            a: T.let[T.int64] = vt // {blocks} % {h}
-            at: T.let[T.int64] = vt % {blocks} * {w}
-            if {begins}:
-                for j in T.serial({states}):
-                    for e in {lanes}:
-                        {place} = T.float32(0)
-            for i in T.serial({steps}):
-                decay[0] = T.exp(falls[m, i, a])
+_STEP = """
+                decay[0] = T.exp(falls[row, i, head])
                 for e in {lanes}:
                     delta[e] = T.float32(0)
                     sums[e] = T.float32(0)
                 for j in T.serial({states}):
                     for e in {lanes}:
                         {place} = decay[0] * {place}
-                        delta[e] = delta[e] + k[m, i, a // {share}, j] * {place}
+                        delta[e] = delta[e] + k[row, i, head // {share}, j] * {place}
                 for e in {lanes}:
-                    delta[e] = beta[m, i, a] * (v[m, i, a, at + e] - delta[e])
+                    delta[e] = beta[row, i, head] * (v[row, i, head, at + e] - delta[e])
                 for j in T.serial({states}):
                     for e in {lanes}:
-                        {place} = {place} + k[m, i, a // {share}, j] * delta[e]
-                        sums[e] = sums[e] + q[m, i, a // {share}, j] * {place}
+                        {place} = {place} + k[row, i, head // {share}, j] * delta[e]
+                        sums[e] = sums[e] + q[row, i, head // {share}, j] * {place}
                 for e in {lanes}:
-                    y[m, i, a, at + e] = sums[e]
-            {rest}
+                    y[row, i, head, at + e] = sums[e]
 """
-_REST = """if lengths[m] < 0:
-                for i in T.serial({s}):
-                    for e in {lanes}:
-                        y[m, i, a, at + e] = T.float32(0)"""
 
 
 class GatedDelta(StateOperator):
     """The gated delta rule."""
 
     name = "gated_delta"
+    arguments = ("v", "k", "q", "falls", "beta")
 
     @classmethod
     def infer_type(cls, call: relax.Call) -> relax.Type:
-        names = _names(attrs_of(call))
+        names = cls.names(attrs_of(call))
         shapes = scan_shapes(cls.name, names, call, values="v", keys="k")
         of_head = shapes["v"][:3]
         expect(cls.name, names, call, {**shapes, "q": shapes["k"], "falls": of_head, "beta": of_head})
@@ -90,14 +63,12 @@ class GatedDelta(StateOperator):
 
     @classmethod
     def lowered(cls, types: Sequence[relax.TensorType], **attrs: object) -> tirx.PrimFunc:
-        by_name = dict(zip(_names(attrs), types))
-        words = scan_words(by_name, values="v", keys="k", row="m", head="a")
-        text = _TEXT.format(**words, rest=_REST.format(**words) if attrs.get("has_state") else "pass")
-        return prim_func(text)
+        buffers = {"delta": "{w}", "sums": "{w}", "decay": "T.int64(1)"}
+        return scan(cls.name, dict(zip(cls.names(attrs), types)), _STEP, buffers, values="v", keys="k")
 
-    @staticmethod
-    def reference(*args: np.ndarray, **attrs: Any) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        given = dict(zip(_names(attrs), args))
+    @classmethod
+    def reference(cls, *args: np.ndarray, **attrs: Any) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        given = dict(zip(cls.names(attrs), args))
         v, falls, beta = (given[name] for name in ("v", "falls", "beta"))
         (b, s, h, p), n = v.shape, given["k"].shape[3]
         k, q = (np.repeat(given[name], h // given[name].shape[2], axis=2) for name in ("k", "q"))
@@ -133,8 +104,3 @@ class GatedDelta(StateOperator):
             {"args": [(3, 1, 4, 64), (3, 4, 16, 64), lengths, *after(3, 1, 4, 2, 16)], "attrs": state},
             {"args": [(3, 5, 4, 24), (3, 4, 16, 24), lengths, *after(3, 5, 4, 4, 16)], "attrs": state},
         )
-
-
-def _names(attrs: dict[str, Any]) -> list[str]:
-    state = ["state", "lengths"] if attrs.get("has_state") else []
-    return ["v", *state, "k", "q", "falls", "beta"]

@@ -2,7 +2,7 @@
 
 Shapes
     cache [b, capacity, h_kv, d]   new [b, s, h_kv, d]   lengths int32 [b]   ->   the cache
-    new has the cache's dtype, or is float32 over a cache of float16, or of int8 with rows of d + 4 (`_kept_rows`)
+    new has the cache's dtype, or is float32 over a cache of float16, or of int8 with rows of d + 4 (`parts/kept_rows`)
 Computation
     cache[n, lengths[n] + i] = new[n, i]   for 0 <= i < s;   a row that falls outside the capacity is left out
     The result is the cache itself: it is lowered to `call_tir_inplace`, so only the new rows move. Whatever
@@ -11,7 +11,7 @@ Computation
 Lifts
     none: a cache is what a model's definition, or a session, asks for
 Numerics
-    exact; float16 is rounded to nearest even, beyond 65504 to infinity; eight bits by `_kept_rows`
+    exact; float16 is rounded to nearest even, beyond 65504 to infinity; eight bits by `parts/kept_rows`
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tvm import relax, te, tirx
 
 from ..dimensions import differ
 from ..prim_text import prim_func
-from .operator import OPAQUE, OVERRIDE, Operator, annotated, attrs_of
+from .operator import Operator, attrs_of, shaped
 from .parts.kept_rows import NARROW, kept, kept_columns, narrow_stores, scratch, within
 
 _TEXT = """
@@ -74,8 +74,7 @@ class KvAppend(Operator):
             )
         types = [arg.ty for arg in call.args]
         for name, ty, rank in zip(("cache", "new", "lengths"), types, (4, 4, 1)):
-            known = isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
-            if not known or ty.ndim != rank:
+            if not shaped(ty) or ty.ndim != rank:
                 raise ValueError(
                     f"halo.kv_append: {name} must be a tensor of rank {rank} with a known shape, got {ty}: "
                     "reshape or match_cast it first"
@@ -98,12 +97,9 @@ class KvAppend(Operator):
 
     @classmethod
     def _legalize(cls, bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        cache, new, lengths = call.args
-        func = _in_place(cache.ty, new.ty).with_attr("halo.call", {"op": cls.name})
-        if call.attrs and OVERRIDE in call.attrs.keys():
-            func = annotated(func, cls.name, str(call.attrs[OVERRIDE]))
-        gvar = bb.add_func(func.with_attr("op_pattern", OPAQUE), cls.name)
-        return relax.op.call_tir_inplace(gvar, relax.Tuple([cache, new, lengths]), [0], cache.ty)
+        cache, new, _ = call.args
+        gvar = cls._added(bb, call, _in_place(cache.ty, new.ty))
+        return relax.op.call_tir_inplace(gvar, relax.Tuple(list(call.args)), [0], cache.ty)
 
     @staticmethod
     def compute(cache: te.Tensor, new: te.Tensor, lengths: te.Tensor) -> te.Tensor:

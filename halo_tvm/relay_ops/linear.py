@@ -33,6 +33,7 @@ from tvm.relax.dpl import is_op, wildcard
 
 from ..errors import NoMatch, Rejected
 from .operator import Lift, Operator, attrs_of, f32, require_float
+from .parts.packed_weight import packed_at, unpacked
 
 
 class Linear(Operator):
@@ -58,19 +59,12 @@ class Linear(Operator):
     def compute(x: te.Tensor, weight: te.Tensor, *bias: te.Tensor, layout: str, n: int) -> te.Tensor:
         depth = x.shape[-1]
         k = te.reduce_axis((0, depth), "k")
-        if layout == "packed":
-            group = int(weight.shape[4]) if len(weight.shape) == 5 else 1
-            kc, nr = int(weight.shape[2]) * group, int(weight.shape[3])
+        nr = int(weight.shape[3]) if layout == "packed" else 0
 
-            def at(j, k):
-                chunk, depth = (0, k) if int(weight.shape[0]) == 1 else (k // kc, k % kc)
-                inner = (depth, j % nr) if group == 1 else (depth // group, j % nr, depth % group)
-                return weight[(chunk, j // nr, *inner)]
-
-        else:
-
-            def at(j, k):
-                return weight[k, j] if layout == "kn" else weight[j, k]
+        def at(j, k):
+            if layout == "packed":
+                return packed_at(weight, k, j // nr, j % nr)
+            return weight[k, j] if layout == "kn" else weight[j, k]
 
         # The padding columns of the last block are computed too: the reduction then has no bounds check,
         # only the stage behind it does.
@@ -92,12 +86,7 @@ class Linear(Operator):
 
     @staticmethod
     def reference(x: np.ndarray, weight: np.ndarray, *bias: np.ndarray, layout: str, n: int) -> np.ndarray:
-        if layout == "packed":
-            if weight.ndim == 5:
-                weight = weight.astype(x.dtype).swapaxes(3, 4).reshape(*weight.shape[:2], -1, weight.shape[3])
-            chunks, blocks, kc, nr = weight.shape
-            weight = weight.transpose(0, 2, 1, 3).reshape(chunks * kc, blocks * nr)[:, :n]
-        weight = weight.astype(x.dtype)
+        weight = (unpacked(weight, n) if layout == "packed" else weight).astype(x.dtype)
         y = x @ (weight.T if layout == "nk" else weight)
         return y + bias[0] if bias else y
 

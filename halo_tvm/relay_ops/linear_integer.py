@@ -29,6 +29,7 @@ from tvm import relax, te
 from ..params import pack_int8, sums_int8
 from .linear_w8a8 import GROUP, packed_sums
 from .operator import Operator, attrs_of, same_shape
+from .parts.packed_weight import unpacked
 
 DEEPEST = (2**31 - 1) // (255 * 128) // GROUP * GROUP  # k whose sum fits int32
 LAYOUTS = {"kn": (3, 2), "packed": (4, 5)}  # number of arguments, rank of the weight
@@ -89,9 +90,7 @@ class LinearInteger(Operator):
         n: int,
         narrow: bool = False,
     ) -> np.ndarray:
-        if layout == "packed":
-            chunks, panels, groups, nr, group = weight.shape
-            weight = weight.transpose(0, 2, 4, 1, 3).reshape(chunks * groups * group, panels * nr)[:, :n]
+        weight = unpacked(weight, n) if layout == "packed" else weight
         # float64 holds these sums exactly and multiplies matrices faster than integers are.
         return ((q.astype(np.float64) - zero) @ weight.astype(np.float64)).astype(np.int32)
 

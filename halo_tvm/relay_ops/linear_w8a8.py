@@ -26,6 +26,7 @@ import numpy as np
 from tvm import relax, te
 
 from .operator import Operator, attrs_of, same_shape
+from .parts.packed_weight import packed_at, unpacked
 from .quantize import ZERO_POINT
 
 NARROW = "halo.narrow_pairs"  # annotation of a block, see `packed_sums`
@@ -95,10 +96,8 @@ class LinearW8A8(Operator):
         layout: str,
         n: int,
     ) -> np.ndarray:
-        chunks, panels, groups, nr, group = weight.shape
-        kn = weight.transpose(0, 2, 4, 1, 3).reshape(chunks * groups * group, panels * nr)[:, :n]
         # float64 holds these sums exactly and multiplies matrices faster than integers are.
-        total = q.astype(np.float64) @ kn.astype(np.float64) + correction
+        total = q.astype(np.float64) @ unpacked(weight, n).astype(np.float64) + correction
         y = total * (scale[..., None] * weight_scale)
         return y + bias[0] if bias else y
 
@@ -122,15 +121,12 @@ def packed_sums(q: te.Tensor, weight: te.Tensor, narrow: bool = False) -> te.Ten
 
     `narrow` says that most sums of two products fit 16 bits, which some instruction sets make use of.
     """
-    chunks, panels, groups, nr, _ = map(int, weight.shape)
-    kc = groups * GROUP
+    _, panels, _, nr, _ = map(int, weight.shape)
     k = te.reduce_axis((0, q.shape[-1]), "k")
 
     def product(*i):
-        j = i[-1]
-        chunk, depth = (0, k) if chunks == 1 else (k // kc, k % kc)
-        at = weight[chunk, j // nr, depth // GROUP, j % nr, depth % GROUP]
-        return te.sum(q[(*i[:-1], k)].astype("int32") * at.astype("int32"), axis=k)
+        factor = packed_at(weight, k, i[-1] // nr, i[-1] % nr)
+        return te.sum(q[(*i[:-1], k)].astype("int32") * factor.astype("int32"), axis=k)
 
     # As in halo.linear the padding columns are computed without a bounds check, and cut off behind.
     attrs = {"halo.op": "linear_w8a8", **({NARROW: 1} if narrow else {})}

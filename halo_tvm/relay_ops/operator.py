@@ -166,6 +166,15 @@ class Operator:
             _LOWERED[key] = func
         return out
 
+    @classmethod
+    def _added(cls, bb: relax.BlockBuilder, call: relax.Call, func: tirx.PrimFunc) -> ir.GlobalVar:
+        """`func`, which the operator wrote for `call` itself, in the module of `bb`: fusion leaves it alone."""
+        attrs = {k: v for k, v in attrs_of(call).items() if k != "layer"}
+        func = func.with_attr("halo.call", {"op": cls.name, **attrs})
+        if call.attrs and OVERRIDE in call.attrs.keys():
+            func = annotated(func, cls.name, str(call.attrs[OVERRIDE]))
+        return bb.add_func(func.with_attr("op_pattern", OPAQUE), cls.name)
+
     # What a subclass gives. `compute` names its main block and sets attrs={"halo.op": name} on it.
     infer_type: ClassVar[Callable[[relax.Call], relax.Type]]
     compute: ClassVar[Callable[..., te.Tensor]]
@@ -194,7 +203,7 @@ def _same(call: relax.Call, words: str) -> Hashable | None:
     dims: dict[ir.Var, int] = {}
     types: list[Hashable] = []
     for arg in call.args:
-        if not isinstance(arg.ty, relax.TensorType) or not isinstance(arg.ty.shape, relax.ShapeExpr):
+        if not shaped(arg.ty):
             return None
         shape: list[Hashable] = []
         for dim in arg.ty.shape.values:
@@ -267,6 +276,11 @@ def required_number(expr: relax.Expr, label: str) -> float:
     return number
 
 
+def shaped(ty: object) -> bool:
+    """Whether `ty` is that of a tensor whose sizes are known, as numbers or expressions."""
+    return isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
+
+
 def same_dimension(a: ir.Expr | int, b: ir.Expr | int) -> bool:
     """Whether two dimensions are provably equal."""
     return tvm.sym.Analyzer().can_prove_equal(a, b)
@@ -289,8 +303,7 @@ def same_shape(a: Sequence[ir.Expr | int], b: Sequence[ir.Expr | int]) -> bool:
 
 def same_places(a: relax.Type, b: relax.Type) -> bool:
     """Whether two types are of tensors whose shapes are known and provably equal."""
-    known = all(isinstance(getattr(ty, "shape", None), relax.ShapeExpr) for ty in (a, b))
-    return known and same_shape(a.shape.values, b.shape.values)
+    return shaped(a) and shaped(b) and same_shape(a.shape.values, b.shape.values)
 
 
 def clamped(index: ir.Expr, n: ir.Expr | int) -> ir.Expr:

@@ -23,60 +23,35 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
-from ..prim_text import prim_func
 from .operator import attrs_of
-from .parts.kept_state import StateOperator, begun, expect, scan_shapes, scan_words
+from .parts.kept_state import StateOperator, begun, expect, scan, scan_shapes
 
-_TEXT = """
-@T.prim_func(s_tir=True, private=True)
-def selective_scan({arguments}):
-    {variables}
-    {match}
-    for task in {tasks}:
-        with T.sblock("selective_scan"):
-            vt = T.axis.remap("S", [task])
-            T.reads({reads})
-            T.writes({writes})
-            T.sblock_attr({{"halo.op": "selective_scan"}})
-            {held}
-            fed = T.alloc_buffer(({w},), "float32", scope="local")
-            sums = T.alloc_buffer(({w},), "float32", scope="local")
-            decay = T.alloc_buffer(({decays},), "float32", scope="local")
-            n: T.let[T.int64] = vt // {tasks_of_row}
-            k: T.let[T.int64] = vt // {blocks} % {h}
-            at: T.let[T.int64] = vt % {blocks} * {w}
-            if {begins}:
-                for j in T.serial({states}):
-                    for e in {lanes}:
-                        {place} = T.float32(0)
-            for i in T.serial({steps}):
+_STEP = """
                 {decay}
                 for e in {lanes}:
-                    fed[e] = {dt} * x[n, i, k, at + e]
-                    sums[e] = {d} * x[n, i, k, at + e]
+                    fed[e] = {dt} * x[row, i, head, at + e]
+                    sums[e] = {d} * x[row, i, head, at + e]
                 for j in T.serial({states}):
                     {factors}
                     for e in {lanes}:
-                        {place} = {factor} * {place} + to[n, i, k // {share}, j] * fed[e]
-                        sums[e] = sums[e] + of[n, i, k // {share}, j] * {place}
+                        {place} = {factor} * {place} + to[row, i, head // {share}, j] * fed[e]
+                        sums[e] = sums[e] + of[row, i, head // {share}, j] * {place}
                 for e in {lanes}:
-                    y[n, i, k, at + e] = sums[e]
-            {rest}
+                    y[row, i, head, at + e] = sums[e]
 """
-_REST = """if lengths[n] < 0:
-                for i in T.serial({s}):
-                    for e in {lanes}:
-                        y[n, i, k, at + e] = T.float32(0)"""
+_FACTORS = """for e in {lanes}:
+                        decay[e] = T.exp(dt[row, i, head, at + e] * a[head, j, at + e])"""
 
 
 class SelectiveScan(StateOperator):
     """The scan of a state space layer."""
 
     name = "selective_scan"
+    arguments = ("x", "dt", "a", "to", "of", "d")
 
     @classmethod
     def infer_type(cls, call: relax.Call) -> relax.Type:
-        names = _names(attrs_of(call))
+        names = cls.names(attrs_of(call))
         shapes = scan_shapes(cls.name, names, call, values="x", keys="to")
         (b, s, h, p), n = shapes["x"], shapes["to"][3]
         by_channel = call.args[names.index("dt")].ty.ndim == 4
@@ -88,33 +63,21 @@ class SelectiveScan(StateOperator):
 
     @classmethod
     def lowered(cls, types: Sequence[relax.TensorType], **attrs: object) -> tirx.PrimFunc:
-        by_name = dict(zip(_names(attrs), types))
-        words = scan_words(by_name, values="x", keys="to", row="n", head="k")
-        if by_name["dt"].ndim == 4:
-            steps, lanes = "dt[n, i, k, at + e]", words["lanes"]
-            own = {
-                "dt": steps,
-                "d": "d[k, at + e]",
-                "decay": "pass",
-                "decays": words["w"],
-                "factors": f"for e in {lanes}:\n{' ' * 24}decay[e] = T.exp({steps} * a[k, j, at + e])",
-                "factor": "decay[e]",
-            }
-        else:
-            own = {
-                "dt": "dt[n, i, k]",
-                "d": "d[k]",
-                "decay": "decay[0] = T.exp(dt[n, i, k] * a[k])",
-                "decays": "T.int64(1)",
-                "factors": "pass",
-                "factor": "decay[0]",
-            }
-        text = _TEXT.format(**words, **own, rest=_REST.format(**words) if attrs.get("has_state") else "pass")
-        return prim_func(text)
+        by_name = dict(zip(cls.names(attrs), types))
+        by_channel = by_name["dt"].ndim == 4
+        own = {
+            "dt": "dt[row, i, head, at + e]" if by_channel else "dt[row, i, head]",
+            "d": "d[head, at + e]" if by_channel else "d[head]",
+            "decay": "pass" if by_channel else "decay[0] = T.exp(dt[row, i, head] * a[head])",
+            "factors": _FACTORS if by_channel else "pass",
+            "factor": "decay[e]" if by_channel else "decay[0]",
+        }
+        buffers = {"fed": "{w}", "sums": "{w}", "decay": "{w}" if by_channel else "T.int64(1)"}
+        return scan(cls.name, by_name, _STEP, buffers, values="x", keys="to", **own)
 
-    @staticmethod
-    def reference(*args: np.ndarray, **attrs: Any) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        given = dict(zip(_names(attrs), args))
+    @classmethod
+    def reference(cls, *args: np.ndarray, **attrs: Any) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        given = dict(zip(cls.names(attrs), args))
         x, dt, a, d = (given[name] for name in ("x", "dt", "a", "d"))
         (b, s, h, p), n = x.shape, given["to"].shape[3]
         to, of = (np.repeat(given[name], h // given[name].shape[2], axis=2) for name in ("to", "of"))
@@ -161,8 +124,3 @@ class SelectiveScan(StateOperator):
             {"args": rows, "attrs": {}},
             {"args": [*kept, (3, 4, 1, 8), (3, 4, 1, 8), (1, 48)], "attrs": state},
         )
-
-
-def _names(attrs: dict[str, Any]) -> list[str]:
-    state = ["state", "lengths"] if attrs.get("has_state") else []
-    return ["x", *state, "dt", "a", "to", "of", "d"]

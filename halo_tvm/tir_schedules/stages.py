@@ -51,6 +51,20 @@ def read_stage(block: Block, earlier: Sequence[ir.Var], axes: str, *, beside: bo
     return Stage(store.buffer, store.value, block.vars)
 
 
+def read_stages(
+    behind: Sequence[Block], product: ir.Var, axes: str, extents: Sequence[ir.Expr], called: str
+) -> tuple[Stage, ...]:
+    """The blocks `behind` that of `product`, which reasons call `called`, as stages that run over all its `extents`."""
+    stages: list[Stage] = []
+    for block in behind:
+        stage = read_stage(block, [product, *(s.out for s in stages)], axes)
+        if not all(map(Analyzer().can_prove_equal, block.extents, extents)):
+            here, there = list(block.extents), list(extents)
+            raise Declined(f"stage {block.node.name_hint} runs over {here}, {called} over {there}")
+        stages.append(stage)
+    return tuple(stages)
+
+
 def is_at(indices: Sequence[ir.Expr], axes: Sequence[ir.Var]) -> bool:
     """Whether `indices` are exactly `axes`."""
     return len(indices) == len(axes) and all(at.same_as(axis) for at, axis in zip(indices, axes))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 torch = pytest.importorskip("torch")
 from torch import nn
 from tvm import tirx
 
 from halo_tvm.errors import UsageError
+from halo_tvm.importers.onnx import import_proto
 from halo_tvm.importers.torch_export import import_module
 from halo_tvm.in_process import Program, compile_in_process
 from halo_tvm.passes._winograd import axes_in_tiles
 from halo_tvm.passes.channels_last import ChannelsLast
-from halo_tvm.targets import resolve
+from halo_tvm.targets import read_host, resolve
 from halo_tvm.winograd import FLOATS, INTEGERS
 
 TARGET = resolve("cpu", cores=2)
@@ -72,6 +75,32 @@ def test_open_sizes() -> None:
         x = torch.randn(shape)
         (got,) = program(x.numpy()).values()
         torch.testing.assert_close(torch.from_numpy(got), net(x).detach(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_weight_of_bytes_is_read_in_tiles_and_through_windows() -> None:
+    """Only the product of windows fills the 18 channels up to groups of four."""
+    if not resolve("x86-64-v3").isa.requires <= read_host().flags:
+        pytest.skip("this processor does not run x86-64-v3")
+    rng = np.random.default_rng(0)
+    weight, zero = rng.integers(-128, 128, (32, 18, 3, 3)).astype("int8"), np.uint8(9)
+    x = rng.integers(0, 256, (1, 18, 56, 56)).astype("uint8")
+    nodes = [
+        helper.make_node("ConvInteger", ["x", "w", "z"], [name], strides=[stride, stride])
+        for name, stride in (("close", 1), ("far", 2))
+    ]
+    infos = [
+        [helper.make_tensor_value_info("x", TensorProto.UINT8, x.shape)],
+        [helper.make_tensor_value_info(name, TensorProto.INT32, None) for name in ("close", "far")],
+    ]
+    graph = helper.make_graph(
+        nodes, "shared", *infos, [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(zero, "z")]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    program = compile_in_process(import_proto(model, name="shared"), target="x86-64-v3")
+    assert program.reports.optimise.others["channels_last"]["convolutions"] == {"in bytes, in tiles": 1, "in bytes": 1}
+    shifted, exact = torch.from_numpy(x.astype("float64") - zero), torch.from_numpy(weight.astype("float64"))
+    for stride, got in zip((1, 2), program(x=x).values()):
+        np.testing.assert_array_equal(got, nn.functional.conv2d(shifted, exact, stride=stride).numpy())
 
 
 @pytest.mark.parametrize(

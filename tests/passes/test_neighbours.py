@@ -64,6 +64,26 @@ def test_open_sizes() -> None:
         check(program, net, torch.randn(shape))
 
 
+class TwoStrides(nn.Module):
+    """One weight, read at every place and at every second one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(2, 8, 3, 9))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        close, far = (nn.functional.conv2d(x, self.weight, stride=(1, step)) for step in (1, 2))
+        return torch.cat((close, far), 3)
+
+
+def test_a_weight_that_is_read_with_two_strides() -> None:
+    torch.manual_seed(0)
+    net, x = TwoStrides().eval(), torch.randn(1, 8, 6, 72)
+    program = compile_in_process(import_module(net, (x,)))
+    assert several(program) == 2
+    check(program, net, x)
+
+
 def test_enough_channels_are_computed_place_by_place() -> None:
     net = nn.Sequential(nn.Conv2d(8, 16, 3, padding=1), nn.Conv2d(16, 3, 1), nn.Conv2d(3, 3, 3, groups=3)).eval()
     assert several(compile_in_process(import_module(net, (torch.randn(1, 8, 9, 20),)))) == 0

@@ -118,8 +118,10 @@ def one_layer(m: ModelBuilder, *, layer: str | None = "a", bias: tuple[int, ...]
     x, b, s = m.inputs["x"], m.dim("batch"), m.dim("sequence")
     m.layer = layer
     parts = [m.emit(relax.op.reshape(m.linear(x, part, 32, 32), (b, s, 2, 16))) for part in "qkv"]
-    extras = [m.weight("bias", bias)] if bias else []
-    attrs = {"num_heads": 2, "num_kv_heads": 2, "head_dim": 16, "scale": 0.25, "has_bias": True if bias else None}
+    lengths = m.inputs.get("lengths")
+    extras = [*([m.weight("bias", bias)] if bias else []), *([] if lengths is None else [lengths])]
+    attrs = {"num_heads": 2, "num_kv_heads": 2, "head_dim": 16, "scale": 0.25}
+    attrs |= {"has_bias": True if bias else None, "has_lengths": None if lengths is None else True}
     heads = m.op("attention", *parts, *extras, **attrs)
     joined = m.emit(relax.op.reshape(heads, (b, s, 32)))
     made = {"y": m.linear(joined, "o", 32, 32), "projection": parts[2], "heads": heads, "joined": joined}
@@ -155,8 +157,9 @@ def test_what_is_read_elsewhere_too_is_declined(outputs: str, reason: str) -> No
     assert report == {"pruned": {}, "declined": [{"layer": "a", "reason": reason}]}
 
 
-def test_a_bias_per_head_is_declined_and_a_shared_one_is_not() -> None:
-    x = InputSpec("x", (2, 5, 32), "float32")
+@pytest.mark.parametrize("lengths", [(), (InputSpec("lengths", (2,), "int32"),)], ids=["whole", "lengths"])
+def test_a_bias_per_head_is_declined_and_a_shared_one_is_not(lengths: tuple[InputSpec, ...]) -> None:
+    inputs = (InputSpec("x", (2, 5, 32), "float32"), *lengths)
 
     def body(heads: int):
         def build(m: ModelBuilder):
@@ -165,10 +168,10 @@ def test_a_bias_per_head_is_declined_and_a_shared_one_is_not() -> None:
 
         return build
 
-    assert pruned(small_model((x,), body(2)), heads=("a: 1",))[1]["declined"] == [
+    assert pruned(small_model(inputs, body(2)), heads=("a: 1",))[1]["declined"] == [
         {"layer": "a", "reason": "its bias has a plane per head"}
     ]
-    assert pruned(small_model((x,), body(1)), heads=("a: 1",))[1]["pruned"] == {"a": [1]}
+    assert pruned(small_model(inputs, body(1)), heads=("a: 1",))[1]["pruned"] == {"a": [1]}
 
 
 def test_output_projection_that_is_the_model_result_is_pruned() -> None:

@@ -180,16 +180,7 @@ def test_lift_keeps_the_meaning(scale_on, bias, key_axes, permuted):
     after, said = lift(before)
     text = after.script()
     assert not said and "halo.attention" in text and "softmax" not in text and "multiply" not in text
-    rng = np.random.default_rng(1)
-    arrays = [
-        rng.standard_normal(x.ty.shape.values and [int(d) for d in x.ty.shape.values]).astype("float32")
-        for x in before["main"].params
-    ]
-    results = []
-    for mod in (before, after):
-        executable = relax.build(relax.transform.LegalizeOps()(mod), "llvm")
-        results.append(relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, arrays)).numpy())
-    np.testing.assert_allclose(results[1], results[0], atol=2e-6)
+    check_same(before, after)
 
 
 @pytest.mark.parametrize(
@@ -203,6 +194,17 @@ def test_lift_rejections(options, message):
     after, said = lift(decomposed(**options))
     assert "halo.attention" not in after.script()
     assert any(message in reason for reason in said)
+
+
+def check_same(before, after):
+    """Both modules give one result."""
+    rng = np.random.default_rng(1)
+    arrays = [rng.standard_normal([int(d) for d in x.ty.shape.values]).astype("float32") for x in before["main"].params]
+    results = []
+    for mod in (before, after):
+        executable = relax.build(relax.transform.LegalizeOps()(mod), "llvm")
+        results.append(relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, arrays)).numpy())
+    np.testing.assert_allclose(results[1], results[0], atol=2e-6)
 
 
 def spelled(q, k, v, *, dtype="float32", more=lambda emit, **values: None, scale=0.25):
@@ -232,13 +234,7 @@ def test_shared_heads_and_groups_of_windows_are_of_the_operator(q, keys, wanted)
     before = spelled(q, keys, keys)
     after, said = lift(before)
     assert not said and wanted in after.script() and "softmax" not in after.script()
-    rng = np.random.default_rng(2)
-    arrays = [rng.standard_normal([int(d) for d in x.ty.shape.values]).astype("float32") for x in before["main"].params]
-    results = []
-    for mod in (before, after):
-        executable = relax.build(relax.transform.LegalizeOps()(mod), "llvm")
-        results.append(relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, arrays)).numpy())
-    np.testing.assert_allclose(results[1], results[0], atol=2e-6)
+    check_same(before, after)
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 import tvm
 from emulation._memory import numpy_dtype
 from tvm import relax, tirx
 
 from halo_tvm.code_generation import compiled
 from halo_tvm.relay_ops.linear import Linear
+from halo_tvm.relay_ops.operator import Operator
 from halo_tvm.runtime.tensors import aligned_empty, to_tensor
-from halo_tvm.targets import TARGETS, Target
+from halo_tvm.targets import TARGETS, Target, read_host
 
 EPILOGUES = ("none", "bias", "bias+relu+residual", "bias+gelu")
 # Rounding of a result by its type, and of float32 sums in another order.
@@ -36,6 +38,13 @@ def x86(isa: str, cores: int = 2) -> Target:
     return Target(spec, next(i for i in spec.isas if i.name == isa), cores)
 
 
+def skip_unless_runs(target: Target | str) -> None:
+    """`target`, or that level of x86, runs here, or the test is skipped."""
+    target = x86(target) if isinstance(target, str) else target
+    if not target.isa.requires <= read_host().flags:
+        pytest.skip(f"this processor does not run {target.isa.name}")
+
+
 def fused(case: Case) -> tirx.PrimFunc:
     """The one PrimFunc a linear call and its epilogue become."""
     rows = tirx.Var("m", "int64") if case.m is None else case.m
@@ -46,18 +55,23 @@ def fused(case: Case) -> tirx.PrimFunc:
     x = variable("x", rows, case.k)
     weight = variable("weight", case.k // case.kc, -(-case.n // case.nr), case.kc, case.nr)
     bias, residual = variable("bias", case.n), variable("residual", rows, case.n)
-    return _fused(x, weight, bias, residual, case.epilogue, "packed", case.n)
+    return with_stages(Linear, [x, weight], bias, residual, case.epilogue, layout="packed", n=case.n)
 
 
-def _fused(
-    x: relax.Var, weight: relax.Var, bias: relax.Var, residual: relax.Var, epilogue: str, layout: str, n: int
+def with_stages(
+    operator: type[Operator],
+    operands: list[relax.Var],
+    bias: relax.Var,
+    residual: relax.Var,
+    epilogue: str,
+    **attrs: object,
 ) -> tirx.PrimFunc:
-    extras = [p for p, name in ((bias, "bias"), (residual, "residual")) if name in epilogue]
-    params = [x, weight, *extras]
+    """The one PrimFunc that a call of `operator`, which takes the bias, and the rest of `epilogue` become."""
+    operands = [*operands, *([bias] if "bias" in epilogue else [])]
     builder = relax.BlockBuilder()
-    with builder.function("main", params):
+    with builder.function("main", [*operands, *([residual] if "residual" in epilogue else [])]):
         with builder.dataflow():
-            y = builder.emit(Linear.call(*[p for p in params if p is not residual], layout=layout, n=n))
+            y = builder.emit(operator.call(*operands, **attrs))
             if "relu" in epilogue:
                 y = builder.emit(relax.op.nn.relu(y))
             if "gelu" in epilogue:
@@ -66,6 +80,11 @@ def _fused(
                 y = builder.emit(relax.op.add(y, residual))
             out = builder.emit_output(y)
         builder.emit_func_output(out)
+    return fused_of(builder)
+
+
+def fused_of(builder: relax.BlockBuilder) -> tirx.PrimFunc:
+    """The one PrimFunc that `builder`'s module becomes."""
     rt = relax.transform
     steps = [rt.LegalizeOps(), rt.AnnotateTIROpPattern(), rt.FuseOps(), rt.FuseTIR()]
     return only_function(tvm.transform.Sequential(steps)(builder.get()))
@@ -98,11 +117,11 @@ def arguments(case: Case, rows: int) -> tuple[list[np.ndarray], np.ndarray]:
     weight = rng.standard_normal((case.k, case.n), dtype=np.float32) / np.float32(case.k**0.5)
     bias = rng.standard_normal(case.n, dtype=np.float32)
     residual = rng.standard_normal((rows, case.n), dtype=np.float32)
-    y, extras = _after(x.astype(np.float64) @ weight.astype(np.float64), case.epilogue, bias, residual)
+    y, extras = after(x.astype(np.float64) @ weight.astype(np.float64), case.epilogue, bias, residual)
     return [x, pack(weight, case.kc, case.nr), *extras], y
 
 
-def _after(y: np.ndarray, epilogue: str, bias: np.ndarray, residual: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+def after(y: np.ndarray, epilogue: str, bias: np.ndarray, residual: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     """The epilogue on y, and the arrays it reads."""
     extras = []
     if "bias" in epilogue:
@@ -153,7 +172,8 @@ def fused_plain(case: Plain) -> tirx.PrimFunc:
     shapes = {"x": (rows, case.k), "bias": (case.n,), "residual": (rows, case.n)}
     tensors = {name: relax.Var(name, relax.TensorType(list(shape), case.x_dtype)) for name, shape in shapes.items()}
     weight = relax.Var("weight", relax.TensorType(list(case.shape), case.weight_dtype))
-    return _fused(tensors["x"], weight, tensors["bias"], tensors["residual"], case.epilogue, case.layout, case.n)
+    operands, stages = [tensors["x"], weight], (tensors["bias"], tensors["residual"], case.epilogue)
+    return with_stages(Linear, operands, *stages, layout=case.layout, n=case.n)
 
 
 def plain_arguments(case: Plain, rows: int) -> tuple[list[np.ndarray], np.ndarray]:
@@ -169,5 +189,5 @@ def plain_arguments(case: Plain, rows: int) -> tuple[list[np.ndarray], np.ndarra
     wide = weight.astype(np.float64)
     taken = x.astype(weight_dtype) if case.rounds else x
     y = taken.astype(np.float64) @ (wide.T if case.layout == "nk" else wide)
-    y, extras = _after(y, case.epilogue, bias, residual)
+    y, extras = after(y, case.epilogue, bias, residual)
     return [x, weight, *extras, np.full(y.shape, np.nan, x_dtype)], y

@@ -7,10 +7,9 @@ import re
 
 import numpy as np
 import pytest
-from covering import covering
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from window_functions import Case, build_all, check, fused
+from window_functions import Case, build_all, check, check_decisions, fused
 
 from halo_tvm.errors import Declined
 from halo_tvm.relay_ops.convolution import Convolution
@@ -84,13 +83,7 @@ def test_any_known_row_of_windows(data: st.DataObject):
 
 def test_every_decision_is_right():
     case = depthwise((1, 11, 21, 24), (3, 3), (2, 1), (1, 1), (1, 1, 1, 1), epilogue="bias+residual")
-    func = fused(case)
-    space = RULE.space(func, TARGET)
-    assert space[0] == RULE.default(func, TARGET) and len(set(space)) == len(space)
-    chosen = covering(space)
-    executable = build_all({f"f{i}": RULE.apply(func, TARGET, d) for i, d in enumerate(chosen)}, TARGET)
-    for i in range(len(chosen)):
-        check(executable, f"f{i}", case)
+    check_decisions(RULE, case, TARGET)
 
 
 def test_an_element_is_loaded_once_for_all_windows_of_a_tile():

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import tvm
 from assembly import k_loops
-from covering import covering
+from linear_functions import skip_unless_runs
 from tile_registers import build_emulated
-from window_functions import Case, build_all, check, fused
+from window_functions import Case, build_all, check, check_decisions, fused
 
 from halo_tvm.errors import Declined
 from halo_tvm.params import sums_int8
 from halo_tvm.relay_ops.convolution import Convolution
 from halo_tvm.relay_ops.convolution_integer import ConvolutionInteger
-from halo_tvm.targets import Target, read_host, resolve
+from halo_tvm.targets import Target, resolve
 from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules.windows.convolution import match
 from halo_tvm.weight_windows import pack_convolution, pack_convolution_bf16, pack_convolution_int8
@@ -101,8 +101,7 @@ def _along_rows(make: Callable[..., Case], lanes: int, **how: object) -> list[Ca
 def test_groups_along_rows(isa: str) -> None:
     """Of floats, of pairs and of bytes: a step of the sum is one channel, two, four."""
     target = resolve(isa, cores=2)
-    if not target.isa.requires <= read_host().flags:
-        pytest.skip(f"this processor does not run {isa}")
+    skip_unless_runs(target)
     lanes, fields = target.lanes_f32, {"epilogue": "bias+residual", "vectors": 1}
 
     def floats(*args: object, **how: object) -> Case:
@@ -177,8 +176,7 @@ def test_bytes_in_registers_of_two_dimensions(tmp_path) -> None:
 def test_bytes_are_added_up_exactly(isa: str, narrow: bool) -> None:
     """With `narrow` as well, of weights most of whose pairs do not fit 16 bits."""
     target = resolve(isa, cores=2)
-    if not target.isa.requires <= read_host().flags:
-        pytest.skip(f"this processor does not run {isa}")
+    skip_unless_runs(target)
     _check_all(_cases_of_bytes(target.lanes_f32, narrow=narrow), target)
 
 
@@ -198,8 +196,7 @@ CASES_IN_PAIRS = [
 
 
 def test_pairs_of_bfloat16():
-    if not PAIRS.isa.requires <= read_host().flags:
-        pytest.skip("this processor multiplies no bfloat16")
+    skip_unless_runs(PAIRS)
     _check_all([case for case, _ in CASES_IN_PAIRS], PAIRS)
 
 
@@ -211,13 +208,7 @@ def test_pairs_are_declined_where_nothing_multiplies_them():
 
 def test_every_decision_is_right():
     case, _ = conv((1, 13, 17, 16), 24, (3, 3), (2, 1), ONE, AROUND, epilogue="bias+residual")
-    func = fused(case)
-    space = RULE.space(func, TARGET)
-    assert space[0] == RULE.default(func, TARGET) and len(set(space)) == len(space)
-    chosen = covering(space)
-    executable = build_all({f"f{i}": RULE.apply(func, TARGET, d) for i, d in enumerate(chosen)}, TARGET)
-    for i in range(len(chosen)):
-        check(executable, f"f{i}", case)
+    check_decisions(RULE, case, TARGET)
 
 
 @pytest.mark.parametrize(("make", "target", "product"), [(conv, TARGET, "vfmadd"), (in_pairs, PAIRS, "vdpbf16ps")])

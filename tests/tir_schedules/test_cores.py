@@ -14,7 +14,7 @@ from attention_functions import compiled as scheduled_and_compiled
 from attention_functions import function as attention
 from fused_functions import functions, fused, here
 from linear_functions import Case as Linear
-from linear_functions import bfloat16_tensor, x86
+from linear_functions import bfloat16_tensor, skip_unless_runs, x86
 from linear_functions import fused as linear
 from tvm import relax, te, tirx
 from window_functions import Case as Window
@@ -23,7 +23,6 @@ from window_functions import fused as window
 from halo_tvm.code_generation import compiled
 from halo_tvm.errors import Declined
 from halo_tvm.relay_ops import OPERATORS
-from halo_tvm.targets import read_host
 from halo_tvm.tir_schedules import RULES
 from halo_tvm.weight_windows import pack_winograd
 
@@ -127,8 +126,7 @@ def test_results_stay() -> None:
 )
 def test_pieces_of_panels_of_half_the_bytes(isa: str, dtype: str, inner: tuple[int, ...], pieces: int) -> None:
     target, rule = x86(isa), RULES["gemm"]
-    if not target.isa.requires <= read_host().flags:
-        pytest.skip(f"this CPU lacks {isa}")
+    skip_unless_runs(target)
     n, panels = 70, -(-70 // inner[1])
     x = te.placeholder((5, 80), "float32", name="x")
     weight = te.placeholder((2, panels, *inner), dtype, name="weight")

@@ -11,7 +11,7 @@ from assembly import inner_loops, k_loops
 from covering import covering
 from hypothesis import given
 from hypothesis import strategies as st
-from linear_functions import EPILOGUES, Case, build, check, fused, only_function, x86
+from linear_functions import EPILOGUES, Case, build, check, fused, fused_of, only_function, x86
 from tvm import relax, te, tirx
 
 from halo_tvm.errors import Declined
@@ -410,9 +410,7 @@ def test_estimates_count_rows_that_are_computed() -> None:
         with builder.dataflow():
             out = builder.emit_output(Linear.call(x, weight, layout="packed", n=768))
         builder.emit_func_output(out)
-    rt = relax.transform
-    steps = [rt.LegalizeOps(), rt.AnnotateTIROpPattern(), rt.FuseOps(), rt.FuseTIR()]
-    func = only_function(tvm.transform.Sequential(steps)(builder.get()))
+    func = fused_of(builder)
     (sides,) = symbols(func)
     times = [GEMM.estimate(func, target, GEMM.default(func, target), {sides: number}) for number in (1, 8)]
     assert all(times) and times[1] > 4 * times[0]

@@ -7,7 +7,7 @@ beside the sums' own rounding in float32 (a bfloat16 has 8 bits).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -15,7 +15,7 @@ import pytest
 import tvm
 from assembly import k_loops
 from covering import covering
-from linear_functions import bfloat16_tensor, build, only_function, x86
+from linear_functions import Case, after, bfloat16_tensor, build, skip_unless_runs, with_stages, x86
 from tvm import relax, tirx
 
 from halo_tvm.params import pack_bf16
@@ -33,36 +33,16 @@ ISAS = [("avx2", 16), ("avx512", 48), ("avx512-bf16", 48), ("avx512-amx", 48)]
 PAIRS = ISAS[2]
 
 
-@dataclass(frozen=True)
-class Case:
-    """x [m, k] @ weight [k/kc, ceil(n/nr), kc/2, nr, 2] + bias, then an epilogue; m None is symbolic."""
-
-    k: int
-    n: int
-    kc: int
-    nr: int
-    epilogue: str = "bias"
-    m: int | None = None
-
-
 def fused(case: Case) -> tirx.PrimFunc:
+    """x [m, k] @ weight [k/kc, ceil(n/nr), kc/2, nr, 2] + bias, then an epilogue and a residual."""
     rows = tirx.Var("m", "int64") if case.m is None else case.m
     x = relax.Var("x", relax.TensorType([rows, case.k], "float32"))
     shape = [case.k // case.kc, -(-case.n // case.nr), case.kc // 2, case.nr, 2]
     weight = relax.Var("weight", relax.TensorType(shape, "bfloat16"))
     bias = relax.Var("bias", relax.TensorType([case.n], "float32"))
     residual = relax.Var("residual", relax.TensorType([rows, case.n], "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, weight, bias, residual]):
-        with builder.dataflow():
-            y = builder.emit(Linear.call(x, weight, bias, layout="packed", n=case.n))
-            if "gelu" in case.epilogue:
-                y = builder.emit(relax.op.nn.gelu_tanh(y))
-            out = builder.emit_output(relax.op.add(y, residual))
-        builder.emit_func_output(out)
-    rt = relax.transform
-    steps = [rt.LegalizeOps(), rt.AnnotateTIROpPattern(), rt.FuseOps(), rt.FuseTIR()]
-    return only_function(tvm.transform.Sequential(steps)(builder.get()))
+    stages = bias, residual, f"{case.epilogue}+residual"
+    return with_stages(Linear, [x, weight], *stages, layout="packed", n=case.n)
 
 
 def scheduled(case: Case, target: Target, **changes: object) -> tirx.PrimFunc:
@@ -80,11 +60,10 @@ def check(executable: tvm.runtime.Executable, case: Case, rows: int, isa: str) -
     level = x86(isa).isa
     rounds = level.bf16_dot or (level.tiles and case.kc // 2 >= TilePairs.least_steps)
     multiplied = x.astype(ml_dtypes.bfloat16) if rounds else x
-    y = multiplied.astype("float64") @ weight.astype(ml_dtypes.bfloat16).astype("float64") + bias
-    if "gelu" in case.epilogue:
-        y = 0.5 * y * (1 + np.tanh(0.7978845608028654 * (y + 0.044715 * y**3)))
+    y = multiplied.astype("float64") @ weight.astype(ml_dtypes.bfloat16).astype("float64")
+    y, _ = after(y, f"{case.epilogue}+residual", bias, residual)
     out = ran(executable, case, x, weight, bias, residual)
-    np.testing.assert_allclose(out, y + residual, rtol=1e-4, atol=1e-5, err_msg=f"{case} rows {rows}")
+    np.testing.assert_allclose(out, y, rtol=1e-4, atol=1e-5, err_msg=f"{case} rows {rows}")
     np.testing.assert_array_equal(ran(executable, case, x, weight, bias, residual), out)
 
 
@@ -97,11 +76,6 @@ def ran(
     out = tvm.runtime.tensor(np.full((len(x), case.n), np.nan, np.float32))
     executable["main"](*inputs, out)
     return out.numpy()
-
-
-def skip_unless_runs(isa: str) -> None:
-    if not x86(isa).isa.requires <= read_host().flags:
-        pytest.skip(f"this processor does not run {isa}")
 
 
 @pytest.mark.parametrize("chunks", [1, 3])

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import tvm
 from assembly import k_loops
-from linear_functions import build, x86
+from linear_functions import build, skip_unless_runs, x86
 from tvm import te, tirx
 
 from halo_tvm.errors import UsageError
 from halo_tvm.params import LARGEST_FP16, pack_fp16
 from halo_tvm.relay_ops.linear import Linear
-from halo_tvm.targets import Target, read_host
+from halo_tvm.targets import Target
 from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules.products.gemm import pack_shape
 
@@ -53,8 +53,7 @@ def error(executable: tvm.runtime.Executable, k: int, n: int, nr: int, chunks: i
 def test_half_arithmetic(isa: str, nr: int, chunks: int) -> None:
     """k over several promotions and a rest, a cropped panel, every kind of tail."""
     target = emulated(isa)
-    if not target.isa.requires <= read_host().flags:
-        pytest.skip(f"this processor does not run {isa}")
+    skip_unless_runs(target)
     k, n = 396, 131
     func = linear(k, n, nr, chunks)
     executable = build(GEMM.apply(func, target, GEMM.default(func, target)), target)
@@ -66,8 +65,7 @@ def test_half_arithmetic(isa: str, nr: int, chunks: int) -> None:
 def test_rows_of_any_magnitude(size: float) -> None:
     """1e6 is beyond float16, 1e-6 below its normal numbers: rows are scaled."""
     target = emulated("avx2")
-    if not target.isa.requires <= read_host().flags:
-        pytest.skip("this processor does not run avx2")
+    skip_unless_runs(target)
     func = linear(100, 40, 32)
     executable = build(GEMM.apply(func, target, GEMM.default(func, target)), target)
     assert error(executable, 100, 40, 32, 1, 3, size) < 2e-3
@@ -77,8 +75,7 @@ def test_rows_of_any_magnitude(size: float) -> None:
 def test_widened_weights(isa: str, nr: int) -> None:
     """Without half arithmetic only the weights are narrow: as exact as float32."""
     target = x86(isa)
-    if not target.isa.requires <= read_host().flags:
-        pytest.skip(f"this processor does not run {isa}")
+    skip_unless_runs(target)
     func = linear(96, 131, nr, 3)
     executable = build(GEMM.apply(func, target, GEMM.default(func, target)), target)
     for rows in ROWS:
@@ -87,8 +84,7 @@ def test_widened_weights(isa: str, nr: int) -> None:
 
 def test_zeros_stay_zeros() -> None:
     target = emulated("avx2")
-    if not target.isa.requires <= read_host().flags:
-        pytest.skip("this processor does not run avx2")
+    skip_unless_runs(target)
     func = linear(64, 32, 32, m=2)
     executable = build(GEMM.apply(func, target, GEMM.default(func, target)), target)
     zeros = [np.zeros(s, d) for s, d in (((2, 64), "float32"), ((1, 1, 64, 32), "float16"), ((32,), "float32"))]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tvm
 from assembly import k_loops
-from linear_functions import build, only_function, x86
+from linear_functions import build, skip_unless_runs, with_stages, x86
 from tvm import relax, te, tirx
 
 from halo_tvm.errors import Declined
@@ -48,18 +48,9 @@ def fused(case: Case) -> tirx.PrimFunc:
         variable("weight", "uint8", 1, panels, case.k * case.bits // 32, case.nr, 4),
         variable("scale", "float16", *scales),
         *([variable("least", "float16", *scales)] if case.least else []),
-        variable("bias", "float32", case.n),
     ]
-    residual = variable("residual", "float32", rows, case.n)
-    builder = relax.BlockBuilder()
-    with builder.function("main", [*operands, residual]):
-        with builder.dataflow():
-            y = LinearGroups.call(*operands, layout="packed", n=case.n, bits=case.bits, least=case.least)
-            out = builder.emit_output(builder.emit(relax.op.add(builder.emit(y), residual)))
-        builder.emit_func_output(out)
-    rt = relax.transform
-    steps = [rt.LegalizeOps(), rt.AnnotateTIROpPattern(), rt.FuseOps(), rt.FuseTIR()]
-    return only_function(tvm.transform.Sequential(steps)(builder.get()))
+    stages = variable("bias", "float32", case.n), variable("residual", "float32", rows, case.n), "bias+residual"
+    return with_stages(LinearGroups, operands, *stages, layout="packed", n=case.n, bits=case.bits, least=case.least)
 
 
 def arguments(case: Case, rows: int, *, extreme: bool = False) -> tuple[list[np.ndarray], np.ndarray]:
@@ -88,11 +79,6 @@ def check(executable: tvm.runtime.Executable, case: Case, rows: int, *, extreme:
     executable["main"](*[tvm.runtime.tensor(v) for v in inputs], out)
     bound = 3e-6 * max(1.0, np.abs(expected).max())
     np.testing.assert_allclose(out.numpy(), expected, rtol=0, atol=bound, err_msg=f"{case} rows {rows}")
-
-
-def skip_unless_runs(isa: str) -> None:
-    if not x86(isa).isa.requires <= read_host().flags:
-        pytest.skip(f"this processor does not run {isa}")
 
 
 def scheduled(case: Case, target: Target, **changes: object) -> tirx.PrimFunc:

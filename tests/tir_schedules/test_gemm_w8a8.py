@@ -10,10 +10,11 @@ import pytest
 import tvm
 from assembly import k_loops
 from covering import covering
-from linear_functions import build, only_function, x86
+from linear_functions import after, build, skip_unless_runs, with_stages, x86
 from tvm import relax, te, tirx
 
 from halo_tvm.errors import Declined
+from halo_tvm.params import pack_int8
 from halo_tvm.relay_ops.linear_w8a8 import LinearW8A8
 from halo_tvm.targets import TARGETS, Target, read_host
 from halo_tvm.tir_schedules import RULES
@@ -50,21 +51,7 @@ def fused(case: Case) -> tirx.PrimFunc:
         variable("correction", "int32", case.n),
     ]
     bias, residual = variable("bias", "float32", case.n), variable("residual", "float32", rows, case.n)
-    extras = [p for p, name in ((bias, "bias"), (residual, "residual")) if name in case.epilogue]
-    builder = relax.BlockBuilder()
-    with builder.function("main", [*params, *extras]):
-        with builder.dataflow():
-            operands = [*params, *([bias] if bias in extras else [])]
-            y = builder.emit(LinearW8A8.call(*operands, layout="packed", n=case.n))
-            if "gelu" in case.epilogue:
-                y = builder.emit(relax.op.nn.gelu_tanh(y))
-            if "residual" in case.epilogue:
-                y = builder.emit(relax.op.add(y, residual))
-            out = builder.emit_output(y)
-        builder.emit_func_output(out)
-    rt = relax.transform
-    steps = [rt.LegalizeOps(), rt.AnnotateTIROpPattern(), rt.FuseOps(), rt.FuseTIR()]
-    return only_function(tvm.transform.Sequential(steps)(builder.get()))
+    return with_stages(LinearW8A8, params, bias, residual, case.epilogue, layout="packed", n=case.n)
 
 
 def arguments(case: Case, rows: int, extreme: bool = False) -> tuple[list[np.ndarray], np.ndarray]:
@@ -77,10 +64,6 @@ def arguments(case: Case, rows: int, extreme: bool = False) -> tuple[list[np.nda
     weight = rng.integers(-127, 128, (case.k, case.n)).astype("int8")
     if extreme:
         q[:], weight[:] = 255, np.where(np.arange(case.n) % 2, 127, -127)
-    panels = -(-case.n // case.nr)
-    padded = np.zeros((case.k, panels * case.nr), "int8")
-    padded[:, : case.n] = weight
-    packed = padded.reshape(1, case.k // 4, 4, panels, case.nr).transpose(0, 3, 1, 4, 2)
     whole = case.epilogue == "none"  # scales of one keep the integers
     scale = np.ones(rows, "float32") if whole else rng.uniform(0.001, 0.01, rows).astype("float32")
     weight_scale = np.ones(case.n, "float32") if whole else rng.uniform(0.001, 0.01, case.n).astype("float32")
@@ -89,14 +72,8 @@ def arguments(case: Case, rows: int, extreme: bool = False) -> tuple[list[np.nda
     residual = rng.standard_normal((rows, case.n), dtype=np.float32)
     total = (q.astype("int64") - 128) @ weight.astype("int64")
     y = total * (scale.astype("float64")[:, None] * weight_scale)
-    inputs = [q, scale, np.ascontiguousarray(packed), weight_scale, correction]
-    if "bias" in case.epilogue:
-        y, inputs = y + bias, [*inputs, bias]
-    if "gelu" in case.epilogue:
-        y = 0.5 * y * (1 + np.tanh(0.7978845608028654 * (y + 0.044715 * y**3)))
-    if "residual" in case.epilogue:
-        y, inputs = y + residual, [*inputs, residual]
-    return inputs, y
+    y, extras = after(y, case.epilogue, bias, residual)
+    return [q, scale, np.ascontiguousarray(pack_int8(weight, nr=case.nr)), weight_scale, correction, *extras], y
 
 
 def check(executable: tvm.runtime.Executable, case: Case, rows: int, extreme: bool = False) -> None:
@@ -108,11 +85,6 @@ def check(executable: tvm.runtime.Executable, case: Case, rows: int, extreme: bo
         np.testing.assert_array_equal(out.numpy(), expected.astype("float32"), err_msg=f"{case} rows {rows}")
     else:
         np.testing.assert_allclose(out.numpy(), expected, rtol=1e-5, atol=1e-5, err_msg=f"{case} rows {rows}")
-
-
-def skip_unless_runs(isa: str) -> None:
-    if not x86(isa).isa.requires <= read_host().flags:
-        pytest.skip(f"this processor does not run {isa}")
 
 
 def scheduled(case: Case, target: Target, **changes: object) -> tirx.PrimFunc:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tvm
 from assembly import k_loops
-from linear_functions import build, only_function, x86
+from linear_functions import build, fused_of, x86
 from tvm import relax, tirx
 
 from halo_tvm.params import ParamSource, ParamTable, pack_int8, sums_int8
@@ -32,9 +32,7 @@ def product(k: int, n: int, narrow: bool) -> tirx.PrimFunc:
         with builder.dataflow():
             out = builder.emit_output(LinearInteger.call(*params, layout="packed", n=n, narrow=narrow))
         builder.emit_func_output(out)
-    rt = relax.transform
-    steps = [rt.LegalizeOps(), rt.AnnotateTIROpPattern(), rt.FuseOps(), rt.FuseTIR()]
-    return only_function(tvm.transform.Sequential(steps)(builder.get()))
+    return fused_of(builder)
 
 
 def bell(k: int, n: int, deviation: float) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from linear_functions import Case, build, check, fused, x86
+from linear_functions import Case, build, check, fused, skip_unless_runs, x86
 from tvm import tirx
 
 from halo_tvm.targets import read_host
@@ -26,8 +26,7 @@ def symbolic(values=TIMED) -> tirx.PrimFunc:
 
 @pytest.mark.parametrize("changes", [{}, {"mr": 3}, {"mr": 5, "balance": False}, {"block_rows": 8}])
 def test_right_where_it_is_timed(changes) -> None:
-    if not x86(ISA).isa.requires <= read_host().flags:
-        pytest.skip(f"this processor does not run {ISA}")
+    skip_unless_runs(ISA)
     target = x86(ISA)
     decision = replace(GEMM.default(symbolic(), target), **changes)
     made, full = (GEMM.apply(f, target, decision) for f in (symbolic(), symbolic(())))
@@ -41,8 +40,7 @@ def test_right_where_it_is_timed(changes) -> None:
 def test_wrong_elsewhere() -> None:
     """Why a racing form must never ship: nothing else would show it."""
     target = x86(ISA)
-    if not target.isa.requires <= read_host().flags:
-        pytest.skip(f"this processor does not run {ISA}")
+    skip_unless_runs(target)
     made = GEMM.apply(symbolic(), target, replace(GEMM.default(symbolic(), target), mr=8))
     assert is_only_timed(made)
     with pytest.raises(AssertionError):

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import tvm
 from assembly import k_loops
-from covering import covering
-from window_functions import Case, build_all, check, fused
+from linear_functions import skip_unless_runs
+from window_functions import Case, build_all, check, check_decisions, fused
 
 from halo_tvm.errors import Declined
 from halo_tvm.relay_ops.convolution_integer_winograd import MOST_PRODUCTS, ConvolutionIntegerWinograd
 from halo_tvm.relay_ops.convolution_winograd import ConvolutionWinograd
-from halo_tvm.targets import read_host, resolve
+from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES
 from halo_tvm.weight_windows import pack_winograd, pack_winograd_integers
 
@@ -68,8 +68,7 @@ CASES = [
 @pytest.mark.sampled(1)
 def test_every_kind(isa: str):
     target = resolve(isa, cores=2)
-    if not target.isa.requires <= read_host().flags:
-        pytest.skip(f"this processor does not run {isa}")
+    skip_unless_runs(target)
     functions = {f"f{i}": fused(case) for i, case in enumerate(CASES)}
     built = {name: RULE.apply(func, target, RULE.default(func, target)) for name, func in functions.items()}
     executable = build_all(built, target)
@@ -81,8 +80,7 @@ def test_every_kind(isa: str):
 @pytest.mark.sampled(1)
 def test_bytes_are_added_up_exactly(isa: str):
     target = resolve(isa, cores=2)
-    if not target.isa.requires <= read_host().flags:
-        pytest.skip(f"this processor does not run {isa}")
+    skip_unless_runs(target)
     sizes = tuple((n, h, w, 38) for n, h, w, _ in SIZES)
     cases = [
         of_bytes((1, 14, 15, 32), 40, target=target),
@@ -117,13 +115,7 @@ def test_the_largest_sums_of_bytes():
 
 def test_every_decision_is_right():
     case = conv((1, 22, 27, 16), 40, epilogue="bias+residual")
-    func = fused(case)
-    space = RULE.space(func, TARGET)
-    assert space[0] == RULE.default(func, TARGET) and len(set(space)) == len(space)
-    chosen = covering(space)
-    executable = build_all({f"f{i}": RULE.apply(func, TARGET, d) for i, d in enumerate(chosen)}, TARGET)
-    for i in range(len(chosen)):
-        check(executable, f"f{i}", case)
+    check_decisions(RULE, case, TARGET)
 
 
 def test_sums_stay_in_registers():

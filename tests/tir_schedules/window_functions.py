@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 import ml_dtypes
 import numpy as np
 import tvm
-from linear_functions import bfloat16_tensor, only_function
+from covering import covering
+from linear_functions import bfloat16_tensor, fused_of
 from tvm import relax, tirx
 
 from halo_tvm.code_generation import compiled
 from halo_tvm.relay_ops.operator import Operator
 from halo_tvm.targets import Target
+from halo_tvm.tir_schedules import Rule
 
 
 @dataclass(frozen=True)
@@ -60,15 +62,24 @@ def fused(case: Case) -> tirx.PrimFunc:
                 y = builder.emit(relax.op.add(y, residual))
             out = builder.emit_output(y)
         builder.emit_func_output(out)
-    rt = relax.transform
-    steps = [rt.LegalizeOps(), rt.AnnotateTIROpPattern(), rt.FuseOps(), rt.FuseTIR()]
-    return only_function(tvm.transform.Sequential(steps)(builder.get()))
+    return fused_of(builder)
 
 
 def build_all(functions: Mapping[str, tirx.PrimFunc], target: Target) -> tvm.runtime.Executable:
     """One library of all: linking costs more than the code of one."""
     mod = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in functions.items()})
     return compiled(mod, target)
+
+
+def check_decisions(rule: Rule, case: Case, target: Target) -> None:
+    """Every value that decisions of the space have for a field is right; the space begins with the default."""
+    func = fused(case)
+    space = rule.space(func, target)
+    assert space[0] == rule.default(func, target) and len(set(space)) == len(space)
+    chosen = covering(space)
+    executable = build_all({f"f{i}": rule.apply(func, target, d) for i, d in enumerate(chosen)}, target)
+    for i in range(len(chosen)):
+        check(executable, f"f{i}", case)
 
 
 def check(executable: tvm.runtime.Executable, name: str, case: Case) -> None:

@@ -458,13 +458,13 @@ def test_tasks_make_room_for_each_other():
 
     def opened(request):
         evicted = runner.answer(request, None)["evicted"]
-        runner._benches[request["key"]]._at((4096,))  # as the first call does
+        runner._benches._open[request["key"]]._at((4096,))  # as the first call does
         return evicted
 
     first, second, third = (t.key for t in tasks)
     assert [opened(r) for r in requests] == [[], [], []]
     assert opened(requests[0]) == []  # it is there
-    assert list(runner._benches) == [second, third, first]
+    assert list(runner._benches._open) == [second, third, first]
     assert opened({**requests[1], "key": "fourth"}) == [second]
     with pytest.raises(AssertionError, match="opened first"):
         runner.answer({"op": p.PROBE, "key": second}, None)

@@ -3,7 +3,7 @@
 Shapes
     q [b, s, h, d]   k, v [b, t, h_kv, d]
                          as a cache keeps them under q of float32 both may be float16, or int8 with rows of d + 4
-                         (`_kept_rows`)                                                      or, with packed=True,
+                         (`parts/kept_rows`)                                                 or, with packed=True,
     qkv [b, s, (h + 2 * h_kv) * d]: the columns of all query heads, then key heads, then value heads (t = s)
     key_mask [b, t] (has_key_mask)   bias [1|b, 1|h, 1|s, t] float32 (has_bias)
     sinks float32 [h] (has_sinks)   lengths int32 [b] (has_lengths)

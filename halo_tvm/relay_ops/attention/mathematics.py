@@ -30,50 +30,35 @@ def compute(
     has_lengths: bool = False,
     products: str = "float32",  # a permission that this body does not take
 ) -> te.Tensor:
-    h, h_kv, d = num_heads, num_kv_heads, head_dim
-    group = h // h_kv
-    if packed:
-        (qkv, *extras) = args
-        b, s = qkv.shape[0], qkv.shape[1]
-        t = s
+    h, d, group, dtype = num_heads, head_dim, num_heads // num_kv_heads, args[0].dtype
+    (b, s), t = args[0].shape[:2], args[0 if packed else 1].shape[1]
+    extras = iter(args[1 if packed else 3 :])
+    key_mask = next(extras) if has_key_mask else None
+    bias = next(extras) if has_bias else None
+    sinks = next(extras) if has_sinks else None
+    lengths = next(extras) if has_lengths else None
 
-        def query(n, i, e, x):
-            return f32(qkv[n, i, e * d + x])
+    def query(n, i, e, x):
+        return f32(args[0][n, i, e * d + x] if packed else args[0][n, i, e, x])
 
-        def key(n, j, e, x):
-            return f32(qkv[n, j, (h + e // group) * d + x])
+    def key(n, j, e, x):
+        return f32(args[0][n, j, (h + e) * d + x]) if packed else widened_element(args[1], n, j, e, x)
 
-        def value(n, j, e, x):
-            return f32(qkv[n, j, (h + h_kv + e // group) * d + x])
-
-    else:
-        q, k, v, *extras = args
-        b, s, t = q.shape[0], q.shape[1], k.shape[1]
-
-        def query(n, i, e, x):
-            return f32(q[n, i, e, x])
-
-        def key(n, j, e, x):
-            return widened_element(k, n, j, e // group, x)
-
-        def value(n, j, e, x):
-            return widened_element(v, n, j, e // group, x)
-
-    dtype = args[0].dtype
-    key_mask = extras.pop(0) if has_key_mask else None
-    bias = extras.pop(0) if has_bias else None
-    sinks = extras.pop(0) if has_sinks else None
-    lengths = extras.pop(0) if has_lengths else None
+    def value(n, j, e, x):
+        return f32(args[0][n, j, (h + num_kv_heads + e) * d + x]) if packed else widened_element(args[2], n, j, e, x)
 
     def keys(n):
         return clamped_lengths(lengths[n], t) if has_lengths else t
 
     def mixed_value(n, j, e, x):  # behind the lengths may lie anything, and zero times infinity is not zero
-        found = value(n, j, e, x)
+        found = value(n, j, e // group, x)
         return tirx.if_then_else(j < keys(n), found, tirx.const(0, "float32")) if has_lengths else found
 
+    def dot(n, e, i, j):
+        return te.sum(query(n, i, e, x) * key(n, j, e // group, x), axis=x)
+
     x = te.reduce_axis((0, d), "x")
-    dots = te.compute((b, h, s, t), lambda n, e, i, j: te.sum(query(n, i, e, x) * key(n, j, e, x), axis=x), name="dots")
+    dots = te.compute((b, h, s, t), dot, name="dots")
 
     def score(n, e, i, j):
         y = dots[n, e, i, j] * tirx.const(float(scale), "float32")
@@ -98,27 +83,11 @@ def compute(
         return tirx.Select(tirx.all(*seen), y, tirx.min_value("float32")) if seen else y
 
     scores = te.compute((b, h, s, t), score, name="scores")
-    j0, j1, j2 = (te.reduce_axis((0, t), name) for name in ("j0", "j1", "j2"))
-    peak = te.compute((b, h, s), lambda n, e, i: te.max(scores[n, e, i, j0], axis=j0), name="peak")
-    if sinks is not None:
-        of_keys = peak
-        peak = te.compute((b, h, s), lambda n, e, i: tirx.max(of_keys[n, e, i], sinks[e]), name="peak_or_sink")
-
-    def weight(n, e, i, j):
-        y = scores[n, e, i, j]
-        # NaN is more than nothing, and is not dropped.
-        return tirx.Select(y <= tirx.const(INVISIBLE, "float32"), tirx.const(0, "float32"), te.exp(y - peak[n, e, i]))
-
-    weights = te.compute((b, h, s, t), weight, name="weights")
-    total = te.compute((b, h, s), lambda n, e, i: te.sum(weights[n, e, i, j1], axis=j1), name="total")
-    if sinks is not None:
-        seen_total = total
-        total = te.compute(
-            (b, h, s), lambda n, e, i: seen_total[n, e, i] + te.exp(sinks[e] - peak[n, e, i]), name="total_with_sink"
-        )
+    weights, total = _weights(scores, sinks)
+    j = te.reduce_axis((0, t), "j2")
     mixed = te.compute(
         (b, s, h, d),
-        lambda n, i, e, x: te.sum(weights[n, e, i, j2] * mixed_value(n, j2, e, x), axis=j2),
+        lambda n, i, e, x: te.sum(weights[n, e, i, j] * mixed_value(n, j, e, x), axis=j),
         name="attention",
         attrs={"halo.op": "attention"},
     )
@@ -129,6 +98,28 @@ def compute(
         return (mixed[n, i, e, x] / tirx.Select(whole > 0, whole, one)).astype(dtype)
 
     return te.compute((b, s, h, d), normal, name="normalise")
+
+
+def _weights(scores: te.Tensor, sinks: te.Tensor | None) -> tuple[te.Tensor, te.Tensor]:
+    """What the scores of every row [n, e, i] weigh, and the sum of that and of its head's sink."""
+    *rows, t = scores.shape
+    j0, j1 = te.reduce_axis((0, t), "j0"), te.reduce_axis((0, t), "j1")
+    peak = of_keys = te.compute(rows, lambda n, e, i: te.max(scores[n, e, i, j0], axis=j0), name="peak")
+    if sinks is not None:
+        peak = te.compute(rows, lambda n, e, i: tirx.max(of_keys[n, e, i], sinks[e]), name="peak_or_sink")
+
+    def weight(n, e, i, j):
+        y = scores[n, e, i, j]
+        # NaN is more than nothing, and is not dropped.
+        return tirx.Select(y <= tirx.const(INVISIBLE, "float32"), tirx.const(0, "float32"), te.exp(y - peak[n, e, i]))
+
+    weights = te.compute(scores.shape, weight, name="weights")
+    total = seen = te.compute(rows, lambda n, e, i: te.sum(weights[n, e, i, j1], axis=j1), name="total")
+    if sinks is not None:
+        total = te.compute(
+            rows, lambda n, e, i: seen[n, e, i] + te.exp(sinks[e] - peak[n, e, i]), name="total_with_sink"
+        )
+    return weights, total
 
 
 def clamped_lengths(length: tirx.PrimExpr, t: tirx.PrimExpr | int) -> tirx.PrimExpr:

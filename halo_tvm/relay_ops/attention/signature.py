@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from tvm import relax, tirx
 
 from ...dimensions import differ, is_one, text_of
+from ..operator import shaped
 from ..parts.kept_rows import NARROW, kept_columns
 
 REQUIRED = ("num_heads", "num_kv_heads", "head_dim", "scale")
@@ -42,7 +43,7 @@ def check_call(types: Sequence[relax.TensorType], attrs: Mapping[str, object]) -
             f"got {len(types)}: pass q, k, v or qkv first, then key_mask, bias, sinks, lengths"
         )
     for position, ty in enumerate(types):
-        if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+        if not shaped(ty):
             raise ValueError(
                 f"halo.attention: argument {position} must be a tensor of known shape, got {ty}: match_cast it first"
             )

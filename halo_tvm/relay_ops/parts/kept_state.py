@@ -11,12 +11,14 @@ Loops of the lowered functions are marked for the rule `state_loop`: "tasks" may
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 from tvm import ir, relax, te, tirx
 
 from ...dimensions import differ
-from ..operator import OPAQUE, OVERRIDE, Operator, annotated, attrs_of
+from ...prim_text import prim_func
+from ..operator import Operator, attrs_of, shaped
 
 LOOP = "halo.loop"
 TASKS, LANES = "tasks", "lanes"
@@ -48,6 +50,14 @@ class StateOperator(Operator, abstract=True):
 
     fusible = False
     writes = {1: 1}
+    arguments: ClassVar[tuple[str, ...]]  # without the state and its lengths, which stand behind the first
+
+    @classmethod
+    def names(cls, attrs: Mapping[str, object]) -> list[str]:
+        """The arguments of a call with these attributes."""
+        first, *rest = cls.arguments
+        state = ("state", "lengths") if attrs.get("has_state") else ()
+        return [first, *state, *(name for name in rest if name != "bias" or attrs.get("has_bias"))]
 
     @classmethod
     def written_by(cls, attrs: Mapping[str, object]) -> Mapping[int, int]:
@@ -67,11 +77,7 @@ class StateOperator(Operator, abstract=True):
     def _legalize(cls, bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         attrs = {k: v for k, v in attrs_of(call).items() if k != "layer"}
         types = [arg.ty for arg in call.args]
-        func = cls.lowered(types, **attrs).with_attr("halo.call", {"op": cls.name, **attrs})
-        if call.attrs and OVERRIDE in call.attrs.keys():
-            func = annotated(func, cls.name, str(call.attrs[OVERRIDE]))
-        gvar = bb.add_func(func.with_attr("op_pattern", OPAQUE), cls.name)
-        given = relax.Tuple(list(call.args))
+        gvar, given = cls._added(bb, call, cls.lowered(types, **attrs)), relax.Tuple(list(call.args))
         if not attrs.get("has_state"):
             return relax.call_tir(gvar, given, [types[0]])
         return relax.op.call_tir_inplace(gvar, given, [-1, 1], [types[0], types[1]])
@@ -91,8 +97,7 @@ def expect(op: str, names: Sequence[str], call: relax.Call, shapes: Mapping[str,
         )
     for name, arg in zip(names, call.args):
         ty, shape, dtype = arg.ty, list(shapes[name]), "int32" if name == "lengths" else "float32"
-        known = isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
-        fits = known and str(ty.dtype) == dtype and ty.ndim == len(shape)
+        fits = shaped(ty) and str(ty.dtype) == dtype and ty.ndim == len(shape)
         if not fits or any(differ(found, wanted) for found, wanted in zip(ty.shape.values, shape)):
             raise ValueError(f"halo.{op}: {name} must be {dtype} of the shape {shape}, got {ty}: cast or reshape it")
 
@@ -107,7 +112,7 @@ def scan_shapes(op: str, names: Sequence[str], call: relax.Call, *, values: str,
         raise ValueError(f"halo.{op}: {', '.join(names)} expected, got {len(call.args)} and {attrs}")
     for name in (values, keys):
         ty = types[name]
-        if not (isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)) or ty.ndim != 4:
+        if not shaped(ty) or ty.ndim != 4:
             raise ValueError(f"halo.{op}: {name} must have rank 4 and a known shape, got {ty}: reshape it")
     b, s, h, p = types[values].shape.values
     g, n = types[keys].shape.values[2:]
@@ -127,14 +132,67 @@ def begun(given: Mapping[str, np.ndarray], shape: Sequence[int]) -> tuple[np.nda
     return lengths >= 0, kept, np.where(lengths > 0, kept, 0)
 
 
-def scan_words(
-    by_name: Mapping[str, relax.TensorType], *, values: str, keys: str, row: str, head: str
-) -> dict[str, str]:
-    """The words that the texts of scans share, whose state [b, h, n, p] is a matrix for every head.
+_SCAN = """
+@T.prim_func(s_tir=True, private=True)
+def {name}({arguments}):
+    {variables}
+    {match}
+    for task in {tasks}:
+        with T.sblock("{name}"):
+            vt = T.axis.remap("S", [task])
+            T.reads({reads})
+            T.writes({writes})
+            T.sblock_attr({{"halo.op": "{name}"}})
+            {held}
+            {buffers}
+            row: T.let[T.int64] = vt // {tasks_of_row}
+            head: T.let[T.int64] = vt // {blocks} % {h}
+            at: T.let[T.int64] = vt % {blocks} * {w}
+            if {begins}:
+                for j in T.serial({states}):
+                    for e in {lanes}:
+                        {place} = T.float32(0)
+            for i in T.serial({steps}):
+                {step}
+            {rest}
+"""
+_REST = """if lengths[row] < 0:
+                for i in T.serial({s}):
+                    for e in {lanes}:
+                        y[row, i, head, at + e] = T.float32(0)"""
 
-    `values` [b, s, h, p] and `keys` [b, s, g, n] are names among the arguments `by_name`; `row` and `head` are what the
-    text calls a task's sequence and head. A task has some channels of one head.
+
+def scan(
+    name: str,
+    by_name: Mapping[str, relax.TensorType],
+    step: str,
+    buffers: Mapping[str, str],
+    *,
+    values: str,
+    keys: str,
+    **own: str,
+) -> tirx.PrimFunc:
+    """The function `name` whose state [b, h, n, p], a matrix for every head, moves on by `step` with each token.
+
+    `values` [b, s, h, p] and `keys` [b, s, g, n] are names among the arguments `by_name`. A task has some channels of
+    one head: `step` is text of token i of sequence `row` and head `head`, whose words are those of `_words` and `own`;
+    `buffers` are its own, with their sizes.
     """
+    words = _words(by_name, values=values, keys=keys) | {"name": name}
+    words |= {word: text.format(**words) for word, text in own.items()}
+    sizes = {buffer: size.format(**words) for buffer, size in buffers.items()}
+    return prim_func(
+        _SCAN.format(
+            **words,
+            buffers="; ".join(f'{b} = T.alloc_buffer(({n},), "float32", scope="local")' for b, n in sizes.items()),
+            step=step.strip().format(**words),
+            rest=_REST.format(**words) if "state" in by_name else "pass",
+        )
+    )
+
+
+def _words(by_name: Mapping[str, relax.TensorType], *, values: str, keys: str) -> dict[str, str]:
+    """The words of `_SCAN` that follow from the types of the arguments."""
     b, s, h, p = by_name[values].shape.values
     g, n = (int(dim) for dim in by_name[keys].shape.values[2:])
     sizes = {"b": size_text(b, "b"), "s": size_text(s, "s")}
@@ -159,9 +217,9 @@ def scan_words(
         "reads": ", ".join(f"{name}[{wholes[name]}]" for name in by_name if name != "state"),
         "writes": ", ".join(f"{name}[{wholes[name]}]" for name in (["y", "state"] if state else ["y"])),
         "held": "pass" if state else held,
-        "place": f"state[{row}, {head}, j, at + e]" if state else "held[j, e]",
-        "begins": f"lengths[{row}] == 0" if state else f"{row} >= T.int64(0)",
-        "steps": f"T.if_then_else(lengths[{row}] >= 0, {sizes['s']}, T.int64(0))" if state else sizes["s"],
+        "place": "state[row, head, j, at + e]" if state else "held[j, e]",
+        "begins": "lengths[row] == 0" if state else "row >= T.int64(0)",
+        "steps": f"T.if_then_else(lengths[row] >= 0, {sizes['s']}, T.int64(0))" if state else sizes["s"],
         "s": sizes["s"],
         "h": f"T.int64({h})",
         "w": f"T.int64({w})",

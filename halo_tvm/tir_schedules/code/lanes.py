@@ -53,6 +53,11 @@ def kept_apart(values: Sequence[Expr]) -> tuple[list[tirx.Stmt], list[Expr]]:
     return [tirx.AllocBuffer(place), *stores], [place[index(at)] for at in range(len(values))]
 
 
+def run(first: Expr, width: int) -> Expr:
+    """The index of `width` neighbours from `first` on."""
+    return first if width == 1 else tirx.Ramp(first, index(1), width)
+
+
 def product(extents: Sequence[Expr]) -> Expr:
     """The product of `extents`, one for none."""
     out: Expr = index(1)
@@ -93,6 +98,38 @@ def vectors_of(length: int, lanes: int) -> list[tuple[int, int]]:
         found.append((first, width))
         first += width
     return found
+
+
+def vectorised(width: int, store: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
+    """store(lane) of a vector's lanes."""
+    return loop("lane", width, lambda lane: [store(lane)], tirx.ForKind.VECTORIZED)
+
+
+def joined(
+    vectors: Sequence[tuple[ir.Var, int]], operation: Callable[[Expr, Expr], Expr], lanes: int
+) -> list[tirx.Stmt]:
+    """All of `vectors`, each of a buffer from a place on, into the first element of the first: vectors, then halves."""
+    out: list[tirx.Stmt] = []
+
+    def join(width: int, to: tuple[ir.Var, int], other: tuple[ir.Var, int]) -> None:
+        (buffer, first), (source, second) = to, other
+
+        def store(lane: Expr) -> tirx.Stmt:
+            value = operation(buffer[index(first) + lane], source[index(second) + lane])
+            return tirx.BufferStore(buffer, value, [index(first) + lane])
+
+        out.append(vectorised(width, store))
+
+    while len(vectors) > 1:
+        half = len(vectors) // 2
+        for to, other in zip(vectors[:half], vectors[-half:]):
+            join(lanes, to, other)
+        vectors = vectors[: len(vectors) - half]
+    ((buffer, first),) = vectors
+    while lanes > 1:
+        lanes //= 2
+        join(lanes, (buffer, first), (buffer, first + lanes))
+    return out
 
 
 def vector_loop(start: Expr, length: Expr, lanes: int, unroll: int, body: Body) -> list[tirx.Stmt]:

@@ -30,7 +30,7 @@ from ..code.lanes import (
     unravel,
 )
 from ..products.row_tiling import least_of
-from .nest import Nest, bits, store_at, substituted
+from .nest import Nest, bits, read_from, store_at, substituted
 
 _FEW_TASKS, _TASKS_PER_CORE = 16, 8
 _LEAST_ELEMENTS = 1024  # of a task
@@ -235,13 +235,7 @@ def _turned_tile(
 
     def row(i: Expr) -> list[tirx.Stmt]:
         def one(j: Expr) -> list[tirx.Stmt]:
-            def load(node: ir.TensorLoad) -> Expr:
-                for original, buffer in zip(found, scratch):
-                    if tvm_ffi.structural_equal(node, original):
-                        return tirx.BufferLoad(buffer, [simplify(i * index(width) + j)])
-                return node
-
-            value = tvm_ffi.structural_map(nest.value, (ir.TensorLoad, load), order="post")
+            value = read_from(nest.value, zip(found, scratch), simplify(i * index(width) + j))
             at = {**here, across: simplify(here[across] + i), last: simplify(here[last] + j)}
             return [store_at(replace(nest, value=value), at)]
 

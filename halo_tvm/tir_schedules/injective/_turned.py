@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import Expr
 
@@ -18,7 +17,7 @@ from ..blocks import loads, uses
 from ..code.lanes import ceil_div, constant, index, is_var, product, seq, simplify, unravel
 from ..code.threads import bound, distinct, shared, unrolled
 from ._tiles import is_conditional
-from .nest import Nest, store_at, substituted
+from .nest import Nest, read_from, store_at, substituted
 
 TILE = 32
 _HEIGHT = 8  # rows of a tile at a time
@@ -80,7 +79,7 @@ def turned_by_blocks(nest: Nest, swapped: int, turned: Sequence[ir.TensorLoad]) 
 
             def write(step: Expr) -> list[tirx.Stmt]:
                 i = simplify(y + step * index(_HEIGHT))
-                value = _from_tiles(nest.value, turned, tiles, _place(x, i))
+                value = read_from(nest.value, zip(turned, tiles), _place(x, i))
                 return [inside(i, x, store_at(replace(nest, value=value), here(i, x)))]
 
             steps = TILE // _HEIGHT
@@ -101,13 +100,3 @@ def _place(row: Expr, column: Expr) -> Expr:
 
 def _at(indices: Sequence[Expr], here: Mapping[ir.Var, Expr]) -> list[Expr]:
     return [simplify(substituted(i, here)) for i in indices]
-
-
-def _from_tiles(value: Expr, turned: Sequence[ir.TensorLoad], tiles: Sequence[ir.Var], place: Expr) -> Expr:
-    """`value` with the loads that were turned taken from their tiles."""
-
-    def load(node: ir.TensorLoad) -> Expr:
-        found = next((t for x, t in zip(turned, tiles) if tvm_ffi.structural_equal(node, x)), None)
-        return node if found is None else found[place]
-
-    return tvm_ffi.structural_map(value, (ir.TensorLoad, load), order="post")

@@ -13,7 +13,7 @@ from tvm.ir import Expr
 
 from ...register_tiles import WIDTHS, turned
 from ..blocks import loads, uses
-from ..code.lanes import ceil_div, constant, index, is_var, loop, parallel_rows, seq, simplify
+from ..code.lanes import ceil_div, constant, index, is_var, loop, parallel_rows, run, seq, simplify
 from ..code.lets import hoist_lets
 from ._tiles import is_conditional, row_of_tiles, rows_of_tiles
 from .nest import Nest, bits, substituted
@@ -46,9 +46,7 @@ def turned_values(nest: Nest, lanes: int, tasks: int, parallel: bool, swapped: i
         def store(i: Expr, j: Expr, stored: Expr, width: int = 1) -> tirx.Stmt:
             here = at | {nest.axes[swapped]: simplify(top + i), nest.axes[last]: simplify(j)}
             *outer, inner = [simplify(substituted(x, here)) for x in nest.indices]
-            return tirx.BufferStore(
-                nest.output, stored, [*outer, inner if width == 1 else tirx.Ramp(inner, index(1), width)]
-            )
+            return tirx.BufferStore(nest.output, stored, [*outer, run(inner, width)])
 
         def values(left: Expr, height: Expr | int, j: Expr) -> tirx.Stmt:
             """Row j of the scratch: column left + j of the tile."""

@@ -13,7 +13,7 @@ Before -> after
                                                     neighbours are at most four elements apart are not tiled:
                                                     `loads_in_order` shuffles them
 Declines
-    see `_injective`: reductions; blocks with a predicate or several stores; scatters; what grows too large when inlined
+    see `match`: reductions; blocks with a predicate or several stores; scatters; what grows too large when inlined
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Injective functions on a GPU: element-wise chains, broadcasts, transposes, gathers, concatenations, slices.
 
 Serves
-    what `_injective` reads: no reduction, one value stored at one iterator per axis
+    what `match` reads: no reduction, one value stored at one iterator per axis
 Before -> after
     a[i] = f(x[i]); y[i] = g(a[i])   ->   y[i] = g(f(x[i]))
     for i0..in: y                    ->   one thread for `vectors` vectors of `lanes` elements along the trailing axes
@@ -9,7 +9,7 @@ Before -> after
     y[i, j] = f(x[j, i])             ->   tiles of 32 x 32: rows of x into shared memory, rows of y out of its columns;
                                           one element more per row keeps 32 columns in 32 banks
 Declines
-    see `_injective`; outputs that are known to have no elements
+    see `match`; outputs that are known to have no elements
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from ..rule import Numbers, Rule, gpu_of
 from ._tiles import swapped_axis
 from ._turned import TILE, turned_by_blocks, turned_loads
 from .match import contiguous_axes, nests_of
-from .nest import Nest, store_at, substituted
+from .nest import Nest, read_from, store_at, substituted
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _vectors(nest: Nest, decision: ElementThreads) -> tirx.Stmt:
             )
 
         def element(lane: Expr) -> list[tirx.Stmt]:
-            value = _with_read(nest.value, reads, buffers, lane)
+            value = read_from(nest.value, zip(reads, buffers), lane)
             return [tirx.BufferStore(out, substituted(value, place(first, lane)), [lane])]
 
         made.append(unrolled("lane", lanes, element))
@@ -234,15 +234,6 @@ def _is_inside(nest: Nest, load: ir.TensorLoad) -> bool:
         if constant(at) != 0 and (extent is None or not tvm_ffi.structural_equal(extent, size)):
             return False
     return True
-
-
-def _with_read(value: Expr, reads: Sequence[ir.TensorLoad], buffers: Sequence[ir.Var], lane: Expr) -> Expr:
-    """`value` with what was read ahead taken from registers."""
-
-    def load(node: ir.TensorLoad) -> Expr:
-        return next((b[lane] for access, b in zip(reads, buffers) if tvm_ffi.structural_equal(node, access)), node)
-
-    return tvm_ffi.structural_map(value, (ir.TensorLoad, load), order="post")
 
 
 def _estimate(nest: Nest, target: Target, d: ElementThreads, known: Mapping[str, int]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -49,6 +49,16 @@ def store_at(nest: Nest, here: Mapping[ir.Var, Expr]) -> tirx.Stmt:
 def substituted(expr: Expr, values: Mapping[ir.Var, Expr]) -> Expr:
     """`expr` with variables replaced."""
     return tvm_ffi.structural_map(expr, (ir.Var, lambda v: values.get(v, v)), order="post")
+
+
+def read_from(value: Expr, held: Iterable[tuple[ir.TensorLoad, ir.Var]], place: Expr) -> Expr:
+    """`value` with loads that are `held` taken from their buffers, at `place`."""
+    held = list(held)
+
+    def load(node: ir.TensorLoad) -> Expr:
+        return next((buffer[place] for access, buffer in held if tvm_ffi.structural_equal(node, access)), node)
+
+    return tvm_ffi.structural_map(value, (ir.TensorLoad, load), order="post")
 
 
 def bits(buffer: ir.Var) -> int:

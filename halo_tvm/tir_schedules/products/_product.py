@@ -6,12 +6,11 @@ import functools
 from dataclasses import dataclass
 
 from tvm import ir, tirx
-from tvm.sym import Analyzer
 
 from ...errors import Declined
-from ..blocks import Block, is_const, loads
+from ..blocks import Block, loads
 from ..code.timed import timed_values
-from ..stages import Stage, is_at, main_and_behind, read_stage, written_by
+from ..stages import Stage, is_at, main_and_behind, read_stages, written_by
 
 
 @dataclass(frozen=True)
@@ -50,15 +49,9 @@ def match_product(func: tirx.PrimFunc) -> Product:
     x, weight, acc, by_column = _operands(main)
     m, k = main.extents[0], int(main.extents[2].value)
     n = int(main.extents[1].value)
-    stages: list[Stage] = []
-    for block in behind:
-        stage = read_stage(block, [acc, *(s.out for s in stages)], "rows, columns")
-        if not (Analyzer().can_prove_equal(block.extents[0], m) and is_const(block.extents[1], n)):
-            name, here = block.node.name_hint, list(block.extents)
-            raise Declined(f"stage {name} runs over {here}, the linear block over {[m, n]}")
-        stages.append(stage)
+    stages = read_stages(behind, acc, "rows, columns", main.extents[:2], "the linear block")
     outputs = written_by(stages, acc, func)
-    return Product(x, weight, acc, tuple(stages), outputs, m, n, k, by_column, timed_values(func, m))
+    return Product(x, weight, acc, stages, outputs, m, n, k, by_column, timed_values(func, m))
 
 
 def _operands(block: Block) -> tuple[ir.Var, ir.Var, ir.Var, bool]:

@@ -26,13 +26,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tvm import ir, tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ...dimensions import itemsize_of
 from ...errors import Declined
 from ...targets import WARP
 from ..blocks import written_out
+from ..code.nests import root_block
 from ..code.threads import LAUNCH_US, VECTOR_BYTES, across_threads, for_each_piece
 from ..rule import Numbers, Rule, gpu_of
 from ..stages import emit_stages
@@ -89,9 +89,7 @@ class GEMV(Rule[Decision]):
         refused = _refusal(product, decision)
         if refused:
             raise Declined(refused)
-        with IRBuilder() as builder, T.sblock("root"):
-            T.reads()
-            T.writes()
+        with root_block() as builder:
             launch(product, decision)
         return written_out(func, builder.get())
 

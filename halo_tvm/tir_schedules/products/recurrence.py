@@ -10,7 +10,7 @@ Before -> after
     rows     for n: load; for k: ..   ->   for n0 in batch / rows: load x rows; for k: every vector of r' loaded once
                                            for all rows; then the batch's rest row by row
     depth    for k: gates             ->   per run of gates whose sums fit the registers: for k: gates
-                                           bytes: four k a step, as `gemm/_w8a8.py` multiplies them
+                                           bytes: four k a step, as `gemm/w8a8.py` multiplies them
     directions or blocks              ->   parallel, where a step is worth starting threads
 The rule never asks which cell it is: what the loops compute is left as it stands.
 Measured

@@ -31,15 +31,16 @@ from ..code.lanes import (
     constant,
     in_parallel_when_large,
     index,
-    loop,
+    joined,
     parallel_rows,
     product,
     replace_body,
     unravel,
     vector_loop,
+    vectorised,
 )
 from ..rule import Numbers, Rule
-from .stages import Rows, Stage, dtype_of, is_divisor, is_neutral, passes, rows_of
+from .stages import Rows, Stage, by_inverses, dtype_of, is_divisor, passes, rows_of
 
 _FEW = 8  # elements of a row, of which 256 x 1,000 windows of two took 420 us here and 89 side by side
 _SERIAL = (1 << 12, 1 << 13, 1 << 15)  # elements below which one thread may do it all
@@ -142,7 +143,7 @@ class _Body:
             partial, neutral = self.partial[n], self.rows.stages[n].start
             for u in range(self.unroll):
                 out.append(
-                    _lanes(lanes, lambda lane, u=u: tirx.BufferStore(partial, neutral, [index(u * lanes) + lane]))
+                    vectorised(lanes, lambda lane, u=u: tirx.BufferStore(partial, neutral, [index(u * lanes) + lane]))
                 )
             out.append(tirx.BufferStore(self.rest[n], neutral, [index(0)]))
 
@@ -159,41 +160,9 @@ class _Body:
 
         out += vector_loop(index(0), self.rows.depth, lanes, self.unroll, body)
         for n in reductions:
-            out += self._combine(n)
+            vectors = [(self.partial[n], u * lanes) for u in range(self.unroll)]
+            out += joined(vectors, self.rows.stages[n].operation, lanes)
             out += self._finish(n, at, self._reduced(n))
-        return out
-
-    def _combine(self, n: int) -> list[tirx.Stmt]:
-        """All partial results into the first lane: vectors first, then halves of a vector."""
-        partial, operation, lanes = self.partial[n], self.rows.stages[n].operation, self.decision.lanes
-        out = []
-        count = self.unroll
-        while count > 1:
-            half = count // 2
-            for u in range(half):
-                other = (u + count - half) * lanes
-                out.append(
-                    _lanes(
-                        lanes,
-                        lambda lane, u=u, other=other: tirx.BufferStore(
-                            partial,
-                            operation(partial[index(u * lanes) + lane], partial[index(other) + lane]),
-                            [index(u * lanes) + lane],
-                        ),
-                    )
-                )
-            count -= half
-        width = lanes
-        while width > 1:
-            width //= 2
-            out.append(
-                _lanes(
-                    width,
-                    lambda lane, width=width: tirx.BufferStore(
-                        partial, operation(partial[lane], partial[index(width) + lane]), [lane]
-                    ),
-                )
-            )
         return out
 
     def _reduced(self, n: int) -> Expr:
@@ -201,9 +170,7 @@ class _Body:
         out = self.partial[n][0]
         if constant(self.rows.depth) is None:
             out = stage.operation(out, self.rest[n][0])
-        if not is_neutral(stage.init, stage.operation) and stage.operation in (tirx.Add, tirx.Mul):
-            out = stage.operation(stage.init, out)
-        return out
+        return stage.begun(out)
 
     def _finish(self, n: int, at: Sequence[Expr], value: Expr) -> list[tirx.Stmt]:
         """Store the scalar of a row, and its reciprocal when a later pass divides by it."""
@@ -222,15 +189,8 @@ class _Body:
     def _value(self, n: int, at: Sequence[Expr], j: Expr | None) -> Expr:
         """The value of stage `n` at row `at` and element `j`, reading rows and registers."""
         stage = self.rows.stages[n]
-
-        def divide(node: tirx.Div) -> Expr:
-            for number, inverse in self.inverse.items():
-                if isinstance(node.b, ir.TensorLoad) and node.b.source.same_as(self.buffers[number]) and j is not None:
-                    return node.a * inverse[0]
-            return node
-
-        value = self._here(stage, at, j, stage.value)
-        return tvm_ffi.structural_map(value, (tirx.Div, divide), order="post") if self.inverse else value
+        value = stage.value if j is None else by_inverses(stage.value, self.rows, self.inverse)
+        return self._here(stage, at, j, value)
 
     def _here(self, stage: Stage, at: Sequence[Expr], j: Expr | None, expr: Expr) -> Expr:
         values = dict(zip(stage.rows, at))
@@ -247,7 +207,3 @@ class _Body:
             return node
 
         return tvm_ffi.structural_map(expr, ((ir.TensorLoad, load), (ir.Var, lambda v: values.get(v, v))), order="post")
-
-
-def _lanes(width: int, store) -> tirx.Stmt:
-    return loop("lane", width, lambda lane: [store(lane)], tirx.ForKind.VECTORIZED)

@@ -10,7 +10,7 @@ Declines
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -43,10 +43,14 @@ class Stage:
 
     @property
     def start(self) -> Expr | None:
-        """What every lane of a reduction starts with; max and min may start with the block's initial value in each."""
-        if self.operation in (tirx.Add, tirx.Mul):
-            return tirx.const(0 if self.operation is tirx.Add else 1, dtype_of(self.target))
-        return self.init
+        """What every lane of a reduction starts with."""
+        return start_of(self.operation, self.init, dtype_of(self.target))
+
+    def begun(self, total: Expr) -> Expr:
+        """`total`, of lanes that started so, with the block's initial value."""
+        if self.operation not in (tirx.Add, tirx.Mul) or _is_neutral(self.init, self.operation):
+            return total
+        return self.operation(self.init, total)
 
 
 @dataclass(frozen=True)
@@ -187,7 +191,24 @@ def is_divisor(stage: Stage, stages: Sequence[Stage]) -> bool:
     return any(isinstance(d.b, ir.TensorLoad) and d.b.source.same_as(stage.target) for d in found)
 
 
-def is_neutral(value: Expr, operation: Operation) -> bool:
+def by_inverses(value: Expr, rows: Rows, inverses: Mapping[int, ir.Var]) -> Expr:
+    """`value` with products where it divides by scalars of the row whose `inverses`, by number of stage, are known."""
+
+    def divide(node: tirx.Div) -> Expr:
+        for number, inverse in inverses.items():
+            if isinstance(node.b, ir.TensorLoad) and node.b.source.same_as(rows.stages[number].target):
+                return node.a * inverse[0]
+        return node
+
+    return tvm_ffi.structural_map(value, (tirx.Div, divide), order="post") if inverses else value
+
+
+def start_of(operation: Operation | None, init: Expr, dtype: str) -> Expr:
+    """What every lane of a reduction starts with; max and min may start with the block's initial value in each."""
+    return tirx.const(0 if operation is tirx.Add else 1, dtype) if operation in (tirx.Add, tirx.Mul) else init
+
+
+def _is_neutral(value: Expr, operation: Operation) -> bool:
     neutral = 0 if operation is tirx.Add else 1
     return isinstance(value, (tirx.IntImm, tirx.FloatImm)) and value.value == neutral
 

@@ -16,7 +16,7 @@ from tvm.sym import Analyzer
 from ...errors import Declined
 from ..blocks import Block, annotated, loads
 from ..code.lanes import constant, index, product
-from ..stages import Stage, read_stage, written_by
+from ..stages import Stage, read_stages, written_by
 
 ABREAST = "halo.abreast"  # groups whose columns lie side by side in a panel of the weight
 WINDOW = "halo.window"  # JSON: kernel, strides, dilations and pads (beginnings, then ends), a number for each axis
@@ -88,23 +88,31 @@ def match_windows(func: tirx.PrimFunc, ops: Collection[str], called: str) -> Win
     store = main.store
     if store is None or not main.plain or WINDOW not in main.node.annotations:
         raise Declined(f"{called} does not say how its windows lie, or is no single store in a plain loop nest")
-    window = json.loads(str(main.node.annotations[WINDOW]))
-    rank = len(window["kernel"])
+    rank = len(json.loads(str(main.node.annotations[WINDOW]))["kernel"])
     source = next((load.source for load in loads(store.value) if not load.source.same_as(store.buffer)), None)
     if source is None or len(source.shape) != rank + 2 or len(store.indices) != rank + 2:
         raise Declined(f"{called} does not read a tensor [batch, {rank} axes, channels]")
     x, outside = behind_padding(source, earlier)
     if constant(x.shape[-1]) is None or constant(main.extents[rank + 1]) is None:
         raise Declined(f"the number of channels is symbolic: {x.shape[-1]}")
-    stages: list[Stage] = []
-    for block in behind:
-        stage = read_stage(block, [store.buffer, *(s.out for s in stages)], ", ".join(["axis"] * (rank + 2)))
-        if not all(Analyzer().can_prove_equal(a, b) for a, b in zip(block.extents, main.extents)):
-            raise Declined(f"stage {block.node.name_hint} runs over {block.extents}, {called} over {main.extents}")
-        stages.append(stage)
-    outputs = written_by(stages, store.buffer, func)
+    return windows_of(main, x, source, outside, behind, func, called)
+
+
+def windows_of(
+    main: Block,
+    x: ir.Var,
+    source: ir.Var,
+    outside: ir.Expr | None,
+    behind: Sequence[Block],
+    func: tirx.PrimFunc,
+    called: str,
+) -> Windows:
+    """The windows of `main`, which reads `source`, and the stages in the blocks `behind` it; `Declined` for others."""
+    window = json.loads(str(main.node.annotations[WINDOW]))
+    rank, acc = len(window["kernel"]), main.store.buffer
+    stages = read_stages(behind, acc, ", ".join(["axis"] * (rank + 2)), main.extents[: rank + 2], called)
     fields = {name: tuple(window[name]) for name in ("kernel", "strides", "dilations", "pads")}
-    return Windows(main, x, source, store.buffer, tuple(stages), outputs, **fields, outside=outside)
+    return Windows(main, x, source, acc, stages, written_by(stages, acc, func), **fields, outside=outside)
 
 
 def behind_padding(source: ir.Var, earlier: Sequence[Block]) -> tuple[ir.Var, ir.Expr | None]:

@@ -27,11 +27,11 @@ def zeros_text(run: int) -> str:
     return _ZEROS.format(name=_PICK, run=run)
 
 
-def address_or_zeros(run: int, inside: ir.Expr, address: ir.Expr, pointer_type: ir.PointerType) -> ir.Expr:
+def address_or_zeros(run: int, inside: ir.Expr, address: ir.Expr) -> ir.Expr:
     """`address` where `inside`, else that of `run` zeros."""
-    return tirx.call_pure_extern(pointer_type, f"{_PICK}{run}", inside, address)
+    return tirx.call_pure_extern(address.ty, f"{_PICK}{run}", inside, address)
 
 
-def either_address(inside: ir.Expr, address: ir.Expr, other: ir.Expr, pointer_type: ir.PointerType) -> ir.Expr:
+def either_address(inside: ir.Expr, address: ir.Expr, other: ir.Expr) -> ir.Expr:
     """`address` where `inside`, else `other`: of what was written in front of the loop over tasks."""
-    return tirx.call_pure_extern(pointer_type, _CHOOSE, inside, address, other)
+    return tirx.call_pure_extern(address.ty, _CHOOSE, inside, address, other)

@@ -129,6 +129,54 @@ class Bench:
                 raise p.Failed(p.WRONG_RESULT, f"differs from {whom}: {wrong}")
 
 
+class Benches:
+    """The tasks that are open in a process, the least recently used first: they make room for others.
+
+    `most_bytes` is what arguments of tasks that are not in use may take.
+    """
+
+    def __init__(self, make: Callable[[dict], Bench], most_bytes: int) -> None:
+        self._make, self._most_bytes = make, most_bytes
+        self._open: dict[str, Bench] = {}
+
+    def answer(self, request: dict, say: Say) -> dict:
+        """The reply to a request that is about one task, see `protocol`."""
+        op, bench = request["op"], self._open.get(request["key"])
+        if op == p.OPEN:
+            return {"evicted": self._opened(request)}
+        if op == p.DROP:
+            if bench is not None:
+                bench.drop(request["labels"])
+            return {}
+        assert bench is not None, "a task must be opened first"
+        if op == p.LOAD:
+            bench.load(request["label"], request["path"], request["check"], request.get("default"))
+            return {}
+        if op == p.PREPARE:
+            bench.prepare(request["plain"], request["default"], request["checked"])
+            return {}
+        if op == p.PROBE:
+            return {"us": bench.probe(request["label"], request["size"])}
+        assert op == p.RACE, f"no such request: {op}"
+        return {"us": bench.race(request["labels"], request["size"], request["rounds"], request["number"], say)}
+
+    def clear(self) -> None:
+        self._open.clear()
+
+    def _opened(self, request: dict) -> list[str]:
+        """Keys of the tasks that made room for the one of `request`, which is open now."""
+        evicted, bench = [], self._open.pop(request["key"], None)
+        if bench is not None:
+            bench.resize(request["sizes"])
+        else:
+            while self._open and sum(b.bytes for b in self._open.values()) > self._most_bytes:
+                evicted.append(next(iter(self._open)))
+                del self._open[evicted[-1]]
+            bench = self._make(request)
+        self._open[request["key"]] = bench
+        return evicted
+
+
 def _results(module: tvm.runtime.Module, arguments: Arguments) -> list[np.ndarray]:
     arguments.spoil()
     module[NAME](*arguments.first)

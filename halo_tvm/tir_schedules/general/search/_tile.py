@@ -10,10 +10,10 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ...blocks import loads
-from ...code.lanes import constant, index, loop, simplify
+from ...code.lanes import constant, index, joined, loop, simplify, vectorised
 from ...code.lets import hoist_lets
 from ...injective.nest import substituted
-from ...rows.stages import Operation
+from ...rows.stages import start_of
 from ._branches import branched
 from ._decision import NONE, Tiling
 from ._masks import ready
@@ -72,7 +72,7 @@ class Tile:
         t, r = self.tiling, self.reduction
         at = t.vector - len(r.axes)
         var, length = r.steps[at], r.lengths[at]
-        out = self._begin(lambda total: _neutral(total.operation, total.start))
+        out = self._begin(lambda total: start_of(total.operation, total.start, str(total.start.ty.dtype)))
         unit, size = t.lanes * t.vectors, constant(length)
         body: list[tirx.Stmt] = []
 
@@ -121,7 +121,7 @@ class Tile:
                     made[total.buffer] = register
                     out.append(tirx.AllocBuffer(register))
                     first = value(total)
-                    out.append(_lanes(t.lanes, lambda lane, r=register, v=first: tirx.BufferStore(r, v, [lane])))
+                    out.append(vectorised(t.lanes, lambda lane, r=register, v=first: tirx.BufferStore(r, v, [lane])))
                 self.registers[-1].append(made)
         return out
 
@@ -145,39 +145,17 @@ class Tile:
                 new.append((registers[total.buffer], held))
             out.append(_vector(lane, lanes, tirx.BufferStore(held, hoist_lets(_read(value, registers, lane)), [lane])))
         for register, held in new:
-            out.append(_lanes(lanes, lambda lane, r=register, h=held: tirx.BufferStore(r, h[lane], [lane])))
+            out.append(vectorised(lanes, lambda lane, r=register, h=held: tirx.BufferStore(r, h[lane], [lane])))
         return out
 
     def _joined(self, row: int) -> list[tirx.Stmt]:
         """All partial results of a row into the first lane of its first vector: vectors first, then halves."""
         out = []
         for total in self.reduction.totals:
-            parts = [made[total.buffer] for made in self.registers[row]]
-            operation = total.operation
-            while len(parts) > 1:
-                half = len(parts) // 2
-                for to, other in zip(parts[:half], parts[-half:]):
-                    out.append(
-                        _lanes(
-                            self.tiling.lanes,
-                            lambda lane, to=to, other=other: tirx.BufferStore(
-                                to, operation(to[lane], other[lane]), [lane]
-                            ),
-                        )
-                    )
-                parts = parts[: len(parts) - half]
-            width, first = self.tiling.lanes, parts[0]
-            while width > 1:
-                width //= 2
-                out.append(
-                    _lanes(
-                        width,
-                        lambda lane, width=width: tirx.BufferStore(
-                            first, operation(first[lane], first[index(width) + lane]), [lane]
-                        ),
-                    )
-                )
-            out.append(tirx.BufferStore(first, operation(total.start, first[0]), [index(0)]))
+            parts = [(made[total.buffer], 0) for made in self.registers[row]]
+            out += joined(parts, total.operation, self.tiling.lanes)
+            first = parts[0][0]
+            out.append(tirx.BufferStore(first, total.operation(total.start, first[0]), [index(0)]))
         return out
 
     def _finish(self, row: int, u: int, registers: Registers, lanes: int) -> list[tirx.Stmt]:
@@ -231,13 +209,6 @@ class Tile:
         return places
 
 
-def _neutral(operation: Operation | None, start: Expr) -> Expr:
-    """What every lane begins with; max and min may begin with the first value itself."""
-    if operation in (tirx.Add, tirx.Mul):
-        return tirx.const(0 if operation is tirx.Add else 1, str(start.ty.dtype))
-    return start
-
-
 def _read(value: Expr, registers: Registers, lane: Expr) -> Expr:
     """`value` with what is in registers read from there."""
 
@@ -255,7 +226,3 @@ def _loop(var: ir.Var, extent: Expr, body: list[tirx.Stmt]) -> tirx.Stmt:
 def _vector(lane: ir.Var, lanes: int, statement: tirx.Stmt) -> tirx.Stmt:
     kind = tirx.ForKind.VECTORIZED if lanes > 1 else tirx.ForKind.SERIAL
     return tirx.For(lane, index(0), index(lanes), kind, statement)
-
-
-def _lanes(width: int, store: Callable[[Expr], tirx.Stmt]) -> tirx.Stmt:
-    return loop("lane", width, lambda lane: [store(lane)], tirx.ForKind.VECTORIZED)

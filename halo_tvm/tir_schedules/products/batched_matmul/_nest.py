@@ -18,11 +18,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tvm import ir, s_tir, tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ....register_tiles import WIDTHS, turned
 from ...code.lanes import ceil_div, constant, index, kept, product, unravel
+from ...code.nests import root_block, vectors
 from ...stages import emit_stages
 from ..row_tiling import switch
 from ._problem import Problem
@@ -33,9 +33,7 @@ Column = Callable[[ir.Expr, ir.Expr], ir.Expr]  # element of b at (k in the piec
 
 def build(problem: Problem, t: Tiling) -> s_tir.SBlockRealize:
     """The whole nest as a root block."""
-    with IRBuilder() as builder, T.sblock("root"):
-        T.reads()
-        T.writes()
+    with root_block() as builder:
         if constant(product([*problem.batch, problem.m, problem.n])) == 0:
             T.evaluate(0)  # nothing to write, and zeros that are divided by
         else:
@@ -80,8 +78,8 @@ def _task(task: _Task) -> None:
     rows, depth = constant(problem.m), constant(problem.k)
     height, kc = t.most_rows(rows), t.kc if depth is None else max(1, min(t.kc, depth))
     sums = T.alloc_buffer((max(1, height), t.nr), "float32", align=64)
-    with T.serial(task.height) as r, _vectors(t) as v, T.vectorized(index(t.lanes)) as lane:
-        T.buffer_store(sums, tirx.const(0, "float32"), [r, v * t.lanes + lane])
+    with T.serial(task.height) as r, vectors(t.nr, t.lanes) as at:
+        T.buffer_store(sums, tirx.const(0, "float32"), [r, at])
 
     def packed() -> None:
         panel = T.alloc_buffer((kc, t.nr), "float32", align=64)
@@ -123,8 +121,8 @@ def _tile(task: _Task, sums: ir.Var, start: ir.Expr, rows: int, first: ir.Expr, 
 
     def each(emit: Callable[[int, ir.Expr], None]) -> None:
         for r in range(rows):
-            with _vectors(t) as v, T.vectorized(index(t.lanes)) as lane:
-                emit(r, v * t.lanes + lane)
+            with vectors(t.nr, t.lanes) as at:
+                emit(r, at)
 
     each(lambda r, at: T.buffer_store(acc[r], sums[start + r, at], [at]))
     with T.serial(count) as k:
@@ -149,8 +147,7 @@ def _pack_rows(task: _Task, panel: ir.Var, first: ir.Expr, count: ir.Expr) -> No
     problem, t = task.problem, task.tiling
 
     def whole() -> None:
-        with T.serial(count) as k, _vectors(t) as v, T.vectorized(index(t.lanes)) as lane:
-            at = v * t.lanes + lane
+        with T.serial(count) as k, vectors(t.nr, t.lanes) as at:
             T.buffer_store(panel, problem.b_at(task.batch, first + k, task.left + at), [k, at])
 
     def cropped() -> None:
@@ -198,7 +195,7 @@ def _store(task: _Task, sums: ir.Var) -> None:
             emit_stages(problem.stages, {problem.product: total}, problem.outputs, place, width)
 
         def whole() -> None:
-            with _vectors(t) as v:
+            with T.unroll(index(t.vectors)) as v:
                 emit(v * t.lanes, t.lanes)
 
         def cropped() -> None:
@@ -223,7 +220,3 @@ def _where_whole(task: _Task, whole: Callable[[], None], cropped: Callable[[], N
                 whole()
             with T.Else():
                 cropped()
-
-
-def _vectors(t: Tiling) -> object:
-    return T.unroll(index(t.vectors))

@@ -10,9 +10,9 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from ....errors import Declined
-from ...blocks import Block, is_const
+from ...blocks import is_const
 from ...code.lanes import as_int64, constant
-from ...stages import Stage, main_and_behind, read_stage, written_by
+from ...stages import Stage, main_and_behind, read_stages, written_by
 from .._product import factors
 
 _SHORT = 16  # products of a sum below which its row is no vector
@@ -69,29 +69,15 @@ def match(func: tirx.PrimFunc) -> Problem:
     a_transposed = _transposed(a, batch, i, k)
     b_shared = len(b.indices) == 2 and bool(batch)
     b_transposed = _transposed(b, [] if b_shared else batch, k, j)
-    stages: list[Stage] = []
     axes = ", ".join([*("batch" for _ in batch), "row", "column"])
-    for block in behind:
-        stages.append(_stage(block, [store.buffer, *(s.out for s in stages)], axes, main.extents))
+    stages = read_stages(behind, store.buffer, axes, main.extents[:-1], "the product")
     *lead, m, n, depth = map(as_int64, main.extents)
     long = (constant(depth) or _SHORT) >= _SHORT
     if long and (is_const(n, 1) and not a_transposed or is_const(m, 1) and b_transposed):
         raise Declined("a matrix, whose rows lie in order, times one vector, where panels of columns would be padding")
     outputs = written_by(stages, store.buffer, func)
-    return Problem(
-        a.source,
-        b.source,
-        store.buffer,
-        a_transposed,
-        b_transposed,
-        b_shared,
-        tuple(lead),
-        m,
-        n,
-        depth,
-        tuple(stages),
-        outputs,
-    )
+    turned, sizes = (a_transposed, b_transposed, b_shared), (tuple(lead), m, n, depth)
+    return Problem(a.source, b.source, store.buffer, *turned, *sizes, stages, outputs)
 
 
 def _transposed(load: ir.TensorLoad, batch: Sequence[ir.Var], row: ir.Var, column: ir.Var) -> bool:
@@ -100,11 +86,3 @@ def _transposed(load: ir.TensorLoad, batch: Sequence[ir.Var], row: ir.Var, colum
         if len(load.indices) == len(order) and all(x.same_as(y) for x, y in zip(load.indices, order)):
             return transposed
     raise Declined(f"{load.source.name} is read at {list(load.indices)}, which are not the axes of a matrix product")
-
-
-def _stage(block: Block, earlier: list[ir.Var], axes: str, extents: Sequence[ir.Expr]) -> Stage:
-    stage, analyzer = read_stage(block, earlier, axes), Analyzer()
-    if not all(analyzer.can_prove_equal(x, y) for x, y in zip(block.extents, extents)):
-        name, here, there = block.node.name_hint, list(block.extents), list(extents[:-1])
-        raise Declined(f"stage {name} runs over {here}, the product over {there}")
-    return stage

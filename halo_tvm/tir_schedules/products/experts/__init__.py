@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tvm import tirx
@@ -28,7 +29,6 @@ from ...blocks import is_scheduled, written_out
 from ...rule import Numbers, Rule
 from ..gemm.served import enough, served, vectors_of
 from ..gemm.tiling import Tiling
-from . import _decision
 from ._nest import build
 from ._problem import Problem, read
 
@@ -38,24 +38,33 @@ if TYPE_CHECKING:
 _BLOCK_ROWS = 64  # as of the packed GEMM: a panel is read often enough from the cache
 
 
-class ExpertsNest(Rule[_decision.Decision]):
+@dataclass(frozen=True)
+class Cut:
+    """How the rows of an expert are cut."""
+
+    mr: int  # rows of the register tile
+    unroll: int  # k steps per iteration of the inner loop
+    block_rows: int  # most rows of a task
+
+
+class ExpertsNest(Rule[Cut]):
     """Experts as packed GEMMs over sorted rows."""
 
     name = "experts"
-    Decision = _decision.Decision
+    Decision = Cut
     domains = {
         "mr": Numbers(1, 32),
         "unroll": Numbers(1, 16),
         "block_rows": Numbers(1, 512),
     }
 
-    def default(self, func: tirx.PrimFunc, target: Target) -> _decision.Decision:
+    def default(self, func: tirx.PrimFunc, target: Target) -> Cut:
         problem = _problem(func, target)
         steps = int(problem.weight.ty.shape[2])
         unroll = max(count for count in range(1, problem.arithmetic.unroll + 1) if steps % count == 0)
-        return _decision.Decision(_register_rows(problem, target), unroll, _BLOCK_ROWS)
+        return Cut(_register_rows(problem, target), unroll, _BLOCK_ROWS)
 
-    def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[_decision.Decision]:
+    def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Cut]:
         """Rows of tiles and of tasks, steps per iteration."""
         problem, first = _problem(func, target), self.default(func, target)
         steps = int(problem.weight.ty.shape[2])
@@ -70,7 +79,7 @@ class ExpertsNest(Rule[_decision.Decision]):
         ]
         return tuple(dict.fromkeys([first, *found]))
 
-    def apply(self, func: tirx.PrimFunc, target: Target, decision: _decision.Decision) -> tirx.PrimFunc:
+    def apply(self, func: tirx.PrimFunc, target: Target, decision: Cut) -> tirx.PrimFunc:
         self.check(decision)
         problem = _problem(func, target)
         if int(problem.weight.ty.shape[2]) % decision.unroll:
@@ -78,7 +87,7 @@ class ExpertsNest(Rule[_decision.Decision]):
         return written_out(func, build(problem, _tiling(decision, problem, target)))
 
 
-def _tiling(decision: _decision.Decision, problem: Problem, target: Target) -> Tiling:
+def _tiling(decision: Cut, problem: Problem, target: Target) -> Tiling:
     cut = Tiling(
         mr=decision.mr,
         block_rows=decision.block_rows,

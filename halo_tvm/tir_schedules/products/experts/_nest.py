@@ -15,10 +15,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from tvm import ir, s_tir, tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from ...code.lanes import kept
+from ...code.lanes import index, kept
+from ...code.nests import root_block
 from ...code.tile_registers import release
 from ..gemm.amx import InTiles
 from ..gemm.arithmetic import Operands, each_row, part_at, parts_of
@@ -41,9 +41,7 @@ class _Sorted:
 
 def build(problem: Problem, tiling: Tiling) -> s_tir.SBlockRealize:
     """The whole nest as a root block."""
-    with IRBuilder() as builder, T.sblock("root"):
-        T.reads()
-        T.writes()
+    with root_block() as builder:
         found = _sort(problem, tiling.block_rows)
         rows = _gathered(problem, found, tiling.lanes)
         operands = problem.arithmetic.prepare(
@@ -51,10 +49,6 @@ def build(problem: Problem, tiling: Tiling) -> s_tir.SBlockRealize:
         )
         _tasks(problem, tiling, found, operands, _chain(problem, rows))
     return builder.get()
-
-
-def _i64(value: int) -> tirx.IntImm:
-    return tirx.IntImm("int64", value)
 
 
 def _sort(problem: Problem, block_rows: int) -> _Sorted:
@@ -67,23 +61,23 @@ def _sort(problem: Problem, block_rows: int) -> _Sorted:
 
     def expert_of(pair: ir.Expr) -> ir.Expr:
         found = tirx.Cast("int64", problem.ids[pair // top, pair % top])
-        return tirx.max(tirx.min(found, _i64(experts - 1)), _i64(0))
+        return tirx.max(tirx.min(found, index(experts - 1)), index(0))
 
-    with T.serial(_i64(experts + 1)) as e:
-        T.buffer_store(ends, _i64(0), [e])
+    with T.serial(index(experts + 1)) as e:
+        T.buffer_store(ends, index(0), [e])
     with T.serial(pairs) as pair:
         place = expert_of(pair) + 1
         T.buffer_store(ends, ends[place] + 1, [place])
-    T.buffer_store(count, _i64(0), [0])
-    with T.serial(_i64(experts)) as e:
+    T.buffer_store(count, index(0), [0])
+    with T.serial(index(experts)) as e:
         number = kept(ends[e + 1])
         with T.serial((number + (block_rows - 1)) // block_rows) as block:
             for field, value in (
                 (_EXPERT, e),
                 (_FIRST, ends[e] + block * block_rows),
-                (_ROWS, tirx.min(_i64(block_rows), number - block * block_rows)),
+                (_ROWS, tirx.min(index(block_rows), number - block * block_rows)),
             ):
-                T.buffer_store(jobs, value, [count[0], _i64(field)])
+                T.buffer_store(jobs, value, [count[0], index(field)])
             T.buffer_store(count, count[0] + 1, [0])
         T.buffer_store(ends, ends[e] + number, [e + 1])
     with T.serial(pairs) as pair:
@@ -101,7 +95,7 @@ def _gathered(problem: Problem, found: _Sorted, lanes: int) -> ir.Var:
     def copy(row: ir.Expr) -> None:
         pair = kept(found.order[row])
         for width, first, number in parts_of(k, lanes):
-            with T.serial(_i64(number)) as v:
+            with T.serial(index(number)) as v:
                 at = part_at(first, v, width)
                 T.buffer_store(rows, problem.x[(*problem.at_pair(pair, problem.x), at)], [row, at])
 
@@ -145,20 +139,20 @@ def _tasks(problem: Problem, t: Tiling, found: _Sorted, operands: Operands, chai
         of_expert = job[_EXPERT] * problem.panels + panel
         unpacked = chain.arithmetic.unpack(chain, t, of_expert, job[_ROWS])
         if chunked:
-            with T.serial(_i64(t.mr)) as r, T.serial(tiles * chain.nr // t.lanes) as v:
+            with T.serial(index(t.mr)) as r, T.serial(tiles * chain.nr // t.lanes) as v:
                 zero = tirx.Broadcast(tirx.const(0, chain.arithmetic.total), t.lanes)
-                T.buffer_store(scratch, zero, [r, tirx.Ramp(v * t.lanes, _i64(1), t.lanes)])
+                T.buffer_store(scratch, zero, [r, tirx.Ramp(v * t.lanes, index(1), t.lanes)])
 
         def each_tile(body: Callable[[ir.Expr, ir.Expr, ir.Expr], None]) -> None:
             with T.serial(tiles) as step:
                 start, rows = t.tile_of(job[_ROWS], step, tiles)
                 body(step, kept(job[_FIRST] + start), kept(rows))
 
-        with T.serial(_i64(problem.chunks)) if chunked else nullcontext(0) as chunk:
+        with T.serial(index(problem.chunks)) if chunked else nullcontext(0) as chunk:
 
             def multiply(step: ir.Expr, start: ir.Expr, rows: ir.Expr) -> None:
                 pass_ = Pass(
-                    operands, scratch, step * chain.nr, chunk, of_expert, start, step, _i64(0), unpacked=unpacked
+                    operands, scratch, step * chain.nr, chunk, of_expert, start, step, index(0), unpacked=unpacked
                 )
                 tiles_of(chain, t, pass_, rows, heights, chunked)
 
@@ -169,7 +163,7 @@ def _tasks(problem: Problem, t: Tiling, found: _Sorted, operands: Operands, chai
                 where = problem.at_pair(kept(found.order[start + r]), problem.out)
 
                 def finish(at: ir.Expr, column: ir.Expr, width: int) -> None:
-                    with T.vectorized(_i64(width)) as lane:
+                    with T.vectorized(index(width)) as lane:
                         value = scratch[r, step * chain.nr + at + lane]
                         if operands.row_factor is not None:
                             value = value * operands.row_factor[start + r]

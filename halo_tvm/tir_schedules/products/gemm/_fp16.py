@@ -39,7 +39,7 @@ class HalfWeights(Arithmetic):
         for r, (acc,) in enumerate(tile.acc):
             x = tirx.Broadcast(tile.x[tile.start + r, column], tile.lanes)
             for v in range(tile.vectors):
-                at = tirx.Ramp(v * tile.lanes, 1, tile.lanes)
+                at = tile.vector(v)
                 weight = tirx.Cast(f"float32x{tile.lanes}", tile.of_weight(k, at))
                 T.buffer_store(acc, acc[at] + x * weight, [at])
 
@@ -96,8 +96,8 @@ class HalfArithmetic(Arithmetic):
             pair = tirx.Broadcast(tile.x[tile.start + r, column], lanes // 2)
             x = tirx.reinterpret(f"float16x{lanes}", pair)
             for v in range(tile.vectors):
-                at = tirx.Ramp(v * lanes, 1, lanes)
-                T.buffer_store(acc, acc[at] + x * tile.weight[tile.chunk, tile.panel, k, at], [at])
+                at = tile.vector(v)
+                T.buffer_store(acc, acc[at] + x * tile.of_weight(k, at), [at])
 
 
 def _float(value: float) -> ir.Expr:

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
+from ...code.lanes import index
 from .arithmetic import Operands, Tile, each_row
-from .groups import GroupOperands, Groups
-from .w8a8 import GROUP
+from .groups import GroupOperands, Groups, four_in_all
+from .w8a8 import GROUP, added_pairs, multiply_words
 
 _BRIEF = 32  # k whose products of 4 and 8 bits, in pairs, fit 16 bits
 _LOW_BYTES = 0x00FF00FF
 _MADD_BYTES = {8: "llvm.x86.avx2.pmadd.ub.sw", 16: "llvm.x86.avx512.pmaddubs.w.512"}
-_MADD_WORDS = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,9 @@ class NibblePairs(_Pairs):
         for half in range(2):
             for r, (acc,) in enumerate(tile.acc):
                 column = k * self.group + half * GROUP
-                row = _bytes(tile.x[tile.start + r, tirx.Ramp(column, tirx.IntImm("int64", 1), GROUP)], lanes)
+                row = four_in_all(tile.x[tile.start + r, tirx.Ramp(column, index(1), GROUP)], lanes)
                 for v in range(tile.vectors):
-                    at = tirx.Ramp(v * lanes, 1, lanes)
-                    word = tirx.reinterpret(f"int32x{lanes}", tile.of_weight(k, v * lanes, _ramp(GROUP * lanes)))
+                    at, word = tile.vector(v), tirx.reinterpret(f"int32x{lanes}", tile.weights(k, v, GROUP))
                     weight = (word >> four if half else word) & mask
                     T.buffer_store(acc, self.add(acc[at], weight, row, lanes), [at])
 
@@ -71,13 +70,13 @@ class NibblePairs(_Pairs):
         pairs = tirx.call_llvm_pure_intrin(words, _MADD_BYTES[lanes], unsigned, row)
         if self.is_brief:
             return tirx.reinterpret(f"int32x{lanes}", tirx.reinterpret(words, total) + pairs)
-        return total + _widened(pairs, lanes)
+        return total + added_pairs(pairs, lanes)
 
     def settle(self, tile: Tile) -> None:
         for (acc,) in tile.acc if self.is_brief else ():
             for v in range(tile.vectors):
-                at = tirx.Ramp(v * tile.lanes, 1, tile.lanes)
-                T.buffer_store(acc, _widened(tirx.reinterpret(f"int16x{2 * tile.lanes}", acc[at]), tile.lanes), [at])
+                at = tile.vector(v)
+                T.buffer_store(acc, added_pairs(tirx.reinterpret(f"int16x{2 * tile.lanes}", acc[at]), tile.lanes), [at])
 
     def first(self, operands: Operands, row: ir.Expr, block: ir.Expr) -> ir.Expr:
         return tirx.const(0, "int32") if self.is_brief else super().first(operands, row, block)
@@ -117,10 +116,10 @@ class BytePairs(_Pairs):
         eight = tirx.Broadcast(tirx.const(8, "int16"), 2 * width)
 
         def take_apart(row: ir.Expr) -> None:
-            with T.serial(tirx.IntImm("int64", k // self.length)) as group:
-                at = tirx.Ramp(group * self.length, tirx.IntImm("int64", 1), self.length)
+            with T.serial(index(k // self.length)) as group:
+                at = tirx.Ramp(group * self.length, index(1), self.length)
                 four = tirx.reinterpret(words, rounded.x[row, at])
-                to = tirx.Ramp(group * width, tirx.IntImm("int64", 1), width)
+                to = tirx.Ramp(group * width, index(1), width)
                 for odd, pair in enumerate(((four << eight) >> eight, four >> eight)):
                     T.buffer_store(pairs, tirx.reinterpret(f"int32x{width}", pair), [odd, row, to])
 
@@ -135,26 +134,9 @@ class BytePairs(_Pairs):
             for odd in range(2):
                 pair = tirx.reinterpret(words, tirx.Broadcast(tile.x[odd, tile.start + r, k], lanes))
                 for v in range(tile.vectors):
-                    at = tirx.Ramp(v * lanes, 1, lanes)
-                    stored = tile.of_weight(k, v * lanes, _ramp(GROUP * lanes))
+                    at, stored = tile.vector(v), tile.weights(k, v, GROUP)
                     if odd:
                         weight = tirx.reinterpret(words, tirx.reinterpret(f"uint16x{2 * lanes}", stored) >> eight)
                     else:
                         weight = tirx.reinterpret(words, tirx.reinterpret(f"int32x{lanes}", stored) & low)
-                    product = tirx.call_llvm_pure_intrin(f"int32x{lanes}", _MADD_WORDS[lanes], weight, pair)
-                    T.buffer_store(acc, acc[at] + product, [at])
-
-
-def _bytes(four: ir.Expr, lanes: int) -> ir.Expr:
-    """The same four numbers of a row in every lane."""
-    return tirx.reinterpret(f"int8x{GROUP * lanes}", tirx.Broadcast(tirx.reinterpret("int32", four), lanes))
-
-
-def _widened(pairs: ir.Expr, lanes: int) -> ir.Expr:
-    """int32 sums of neighbours."""
-    ones = tirx.Broadcast(tirx.const(1, "int16"), 2 * lanes)
-    return tirx.call_llvm_pure_intrin(f"int32x{lanes}", _MADD_WORDS[lanes], pairs, ones)
-
-
-def _ramp(width: int) -> ir.Expr:
-    return tirx.Ramp(0, 1, width)
+                    T.buffer_store(acc, acc[at] + multiply_words(weight, pair, lanes), [at])

@@ -21,11 +21,11 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from tvm import ir, s_tir, tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ....dimensions import is_one
-from ...code.lanes import kept
+from ...code.lanes import index, kept
+from ...code.nests import root_block, vectors
 from ...code.prefetch import CACHE_LINE_BYTES
 from ...code.tile_registers import release
 from ...code.timed import ONLY_TIMED
@@ -37,16 +37,9 @@ from .tile import Pass, each_column, tiles_of
 from .tiling import Tiling
 
 
-def _i64(value: int) -> tirx.IntImm:
-    """Loop extents have the type of the rows: mixed types would hide that an index vector is contiguous."""
-    return tirx.IntImm("int64", value)
-
-
 def build(chain: Chain, tiling: Tiling) -> s_tir.SBlockRealize:
     """The whole nest as a root block."""
-    with IRBuilder() as builder, T.sblock("root"):
-        T.reads()
-        T.writes()
+    with root_block() as builder:
         if _heights(chain, tiling) != tiling.row_counts(chain.rows):
             T.sblock_attr({ONLY_TIMED: True})
         operands = chain.arithmetic.prepare(
@@ -55,7 +48,7 @@ def build(chain: Chain, tiling: Tiling) -> s_tir.SBlockRealize:
         if chain.chunks == 1:
             _tasks(chain, tiling, operands, None)
         else:
-            with T.serial(_i64(chain.chunks)) as chunk:
+            with T.serial(index(chain.chunks)) as chunk:
                 _tasks(chain, tiling, operands, chunk)
     return builder.get()
 
@@ -65,8 +58,8 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
     m = chain.m if chain.rows is None else chain.rows
     blocks = t.blocks(m)
     tasks = chain.panels * blocks
-    with T.parallel(_i64(tasks) if isinstance(tasks, int) else tasks) as task:
-        top, height, panel = _i64(0), chain.m, task
+    with T.parallel(index(tasks) if isinstance(tasks, int) else tasks) as task:
+        top, height, panel = index(0), chain.m, task
         if not is_one(blocks):
             block, panel = kept(task // chain.panels), kept(task % chain.panels)
             top, height = map(kept, t.rows_of(m, block, blocks))
@@ -84,7 +77,7 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
             start, rows = kept(top + start), kept(rows)
             if chunk is not None:
                 _load_partial(chain, t, scratch, chunk, panel, start, rows)
-            with nullcontext(0) if chain.parts == 1 else T.serial(_i64(chain.parts)) as part:
+            with nullcontext(0) if chain.parts == 1 else T.serial(index(chain.parts)) as part:
                 of_part, column = panel + part * chain.panels, part * chain.nr
                 pass_ = Pass(
                     operands, scratch, column, 0 if chunk is None else chunk, of_part, start, step, ahead, marks, begin
@@ -131,13 +124,13 @@ def _load_partial(
     with T.serial(rows) as r:
 
         def row(at: ir.Expr, column: ir.Expr, width: int) -> None:
-            with T.vectorized(_i64(width)) as lane:
+            with T.vectorized(index(width)) as lane:
                 T.buffer_store(scratch, out[start + r, column + lane], [r, at + lane])
 
         with T.If(chunk == 0):
             with T.Then():
-                with T.unroll(_i64(chain.nr // t.lanes)) as v, T.vectorized(t.lanes) as lane:
-                    T.buffer_store(scratch, tirx.const(0, chain.arithmetic.total), [r, v * t.lanes + lane])
+                with vectors(chain.nr, t.lanes) as at:
+                    T.buffer_store(scratch, tirx.const(0, chain.arithmetic.total), [r, at])
             with T.Else():
                 each_column(chain, t, panel, row)
 
@@ -156,7 +149,7 @@ def _store(
     with T.serial(rows) as r:
 
         def put_away(at: ir.Expr, column: ir.Expr, width: int) -> None:
-            with T.vectorized(_i64(width)) as lane:
+            with T.vectorized(index(width)) as lane:
                 T.buffer_store(chain.outputs[-1], scratch[r, at + lane], [start + r, column + lane])
 
         def finish(at: ir.Expr, column: ir.Expr, width: int) -> None:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
+from ...code.lanes import index, run
+
 if TYPE_CHECKING:
     from .chain import Chain
     from .tiling import Tiling
-
-_SHARED_FROM = 16384  # numbers; fewer are rounded or taken apart before other threads have started
 
 
 class Unpacked(NamedTuple):
@@ -55,7 +55,7 @@ class Tile:
     def of_x(self, row: int, at: ir.Expr, width: int = 1) -> ir.Expr:
         """`width` neighbours of row `row`, from element `at` of the chunk on."""
         column = self.chunk * self.kc + at
-        return self.x[self.start + row, column if width == 1 else tirx.Ramp(column, tirx.IntImm("int64", 1), width)]
+        return self.x[self.start + row, run(column, width)]
 
     def of_words(self, row: int, k: ir.Expr, group: int) -> ir.Expr:
         """The word that step `k` reads of row `row`, where words of `group` numbers are made of rows."""
@@ -68,7 +68,7 @@ class Tile:
     def of_marks(self, row: int, k: ir.Expr, width: int) -> ir.Expr:
         """The marks of row `row` at `width` steps from step `k` on."""
         assert self.marks_of_rows is not None, "the rows have been looked at"
-        return self.marks_of_rows[self.start + row, k if width == 1 else tirx.Ramp(k, tirx.IntImm("int64", 1), width)]
+        return self.marks_of_rows[self.start + row, run(k, width)]
 
     def of_weight(self, k: ir.Expr, *at: ir.Expr) -> ir.Expr:
         """The weight of step `k`."""
@@ -77,6 +77,14 @@ class Tile:
         column, *inner = at
         column = self.panel % self.split * self.nr + column
         return self.weight[(self.chunk, self.panel // self.split, k, column, *inner)]
+
+    def vector(self, v: int) -> ir.Expr:
+        """The columns of vector number `v`, as sums have them."""
+        return tirx.Ramp(v * self.lanes, 1, self.lanes)
+
+    def weights(self, k: ir.Expr, v: int, group: int) -> ir.Expr:
+        """The `group` neighbours in step `k` of each of these columns."""
+        return self.of_weight(k, v * self.lanes, tirx.Ramp(0, 1, group * self.lanes))
 
 
 @dataclass(frozen=True)
@@ -197,7 +205,7 @@ class Arithmetic:
 
     def steps(self, tile: Tile, first: ir.Expr, count: int) -> None:
         """Emit `count` steps from step `first` on."""
-        with T.unroll(tirx.IntImm("int64", count)) as k:
+        with T.unroll(index(count)) as k:
             self.step(tile, first + k)
 
     def step(self, tile: Tile, k: ir.Expr) -> None:
@@ -205,9 +213,9 @@ class Arithmetic:
         raise AssertionError(f"{type(self).__name__} lacks its step")
 
 
-def each_row(rows: ir.Expr, k: int, emit: Callable[[ir.Expr], None]) -> None:
-    """emit(row) of every row of `k` numbers, in parallel where that is worth it."""
-    with T.If(rows * k < _SHARED_FROM):
+def each_row(rows: ir.Expr, k: int, emit: Callable[[ir.Expr], None], shared_from: int = 16384) -> None:
+    """emit(row) of every row of `k` numbers, in parallel from so many on: of fewer no other thread has started yet."""
+    with T.If(rows * k < shared_from):
         with T.Then(), T.serial(rows) as row:
             emit(row)
         with T.Else(), T.parallel(rows) as row:
@@ -222,5 +230,4 @@ def parts_of(count: int, lanes: int) -> list[tuple[int, int, int]]:
 
 def part_at(first: ir.Expr | int, v: ir.Expr, width: int) -> ir.Expr:
     """Index of vector number `v` of such a loop."""
-    start = (tirx.IntImm("int64", first) if isinstance(first, int) else first) + v * width
-    return tirx.Ramp(start, tirx.IntImm("int64", 1), width) if width > 1 else start
+    return run((index(first) if isinstance(first, int) else first) + v * width, width)

@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
 from ...code import pair_dot
-from .arithmetic import Arithmetic, Operands, Tile, part_at, parts_of
+from .arithmetic import Arithmetic, Operands, Tile, each_row, part_at, parts_of
 
 GROUP = 2
 _FEW_SUMS = 4  # the latency of a multiply-add: two dependent ones a step would take twice as long
@@ -66,9 +66,8 @@ class BFloat16Weights(Arithmetic):
                 acc = sums[odd % len(sums)]
                 x = tirx.Broadcast(tile.x[tile.start + r, column + odd], lanes)
                 for v in range(tile.vectors):
-                    at = tirx.Ramp(v * lanes, 1, lanes)
-                    pairs = tile.of_weight(k, v * lanes, tirx.Ramp(0, 1, GROUP * lanes))
-                    bits = tirx.reinterpret(f"int32x{lanes}", pairs)
+                    at = tile.vector(v)
+                    bits = tirx.reinterpret(f"int32x{lanes}", tile.weights(k, v, GROUP))
                     bits = bits & high if odd else bits << sixteen
                     T.buffer_store(acc, acc[at] + x * tirx.reinterpret(f"float32x{lanes}", bits), [at])
 
@@ -104,11 +103,7 @@ class BFloat16Pairs(Arithmetic):
                     T.buffer_store(pairs, words, [row, part_at(first, v, width)])
 
         with T.attr(0, pair_dot.PRAGMA, TEXT):
-            with T.If(rows * k < _SHARED_FROM):
-                with T.Then(), T.serial(rows) as row:
-                    round_row(row)
-                with T.Else(), T.parallel(rows) as row:
-                    round_row(row)
+            each_row(rows, k, round_row, _SHARED_FROM)
         return Operands(pairs, None)
 
     def step(self, tile: Tile, k: ir.Expr) -> None:
@@ -117,10 +112,9 @@ class BFloat16Pairs(Arithmetic):
         for r, (acc,) in enumerate(tile.acc):
             x = tirx.Broadcast(tile.of_words(r, k, GROUP), lanes)
             for v in range(tile.vectors):
-                at = tirx.Ramp(v * lanes, 1, lanes)
-                weight = tile.of_weight(k, v * lanes, tirx.Ramp(0, 1, GROUP * lanes))
+                at = tile.vector(v)
                 begin = tirx.Broadcast(tirx.const(0, "float32"), lanes) if apart else acc[at]
-                total = self.add(begin, x, weight, lanes)
+                total = self.add(begin, x, tile.weights(k, v, GROUP), lanes)
                 T.buffer_store(acc, acc[at] + total if apart else total, [at])
 
     def add(self, total: ir.Expr, x: ir.Expr, weight: ir.Expr, lanes: int) -> ir.Expr:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from tvm import ir, tirx
+from tvm import ir
 from tvm.script.ir_builder import tirx as T
 
+from ...code.nests import vectors
 from .arithmetic import Arithmetic, Tile
 
 
@@ -23,11 +24,7 @@ class Float32(Arithmetic):
 
     def step(self, tile: Tile, k: ir.Expr) -> None:
         for r, (acc,) in enumerate(tile.acc):
-            with (
-                T.unroll(tirx.IntImm("int64", tile.vectors)) as v,
-                T.vectorized(tirx.IntImm("int64", tile.lanes)) as lane,
-            ):
-                at = v * tile.lanes + lane
+            with vectors(tile.nr, tile.lanes) as at:
                 product = tile.of_x(r, k) * tile.of_weight(k, at)
                 T.buffer_store(acc, acc[at] + product, [at])
 

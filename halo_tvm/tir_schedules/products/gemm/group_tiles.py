@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
+from ...code.lanes import index
 from ...code.tile_registers import ROWS, Band, Matrix, Product, configure, in_bands, keep_whole, sum_up
 from .amx import InTiles, prefetch_panel
 from .arithmetic import Unpacked
@@ -71,7 +72,7 @@ class GroupTiles(InTiles, Groups):
         integers = T.alloc_buffer((_AT_ONCE, ROWS, chain.nr), "int32", align=64)
         with T.If(rows > t.few), T.Then():
             for part in range(chain.parts):
-                with T.serial(_i64(chain.steps)) as step:
+                with T.serial(index(chain.steps)) as step:
                     for v, half in itertools.product(range(0, chain.nr, t.lanes), range(halves)):
                         stored = chain.weight[0, panel + part * chain.panels, step, v, _ramp(0, width)]
                         word = tirx.reinterpret(f"int32x{t.lanes}", stored)
@@ -101,11 +102,11 @@ class GroupTiles(InTiles, Groups):
             configure(band.height, min(self.length // GROUP, ROWS))
             of_groups.clear(rows)
             if whole:
-                with T.serial(_i64(whole)) as run:
+                with T.serial(index(whole)) as run:
                     prefetch_panel(chain, t, p, run)
                     of_groups.add(rows, band, run * _AT_ONCE, _AT_ONCE)
             if rest:
-                of_groups.add(rows, band, _i64(whole * _AT_ONCE), rest)
+                of_groups.add(rows, band, index(whole * _AT_ONCE), rest)
 
         in_bands(rows, heights, of)
         keep_whole(operands.x, unpacked.weight, unpacked.integers)
@@ -124,7 +125,7 @@ class _Emitter:
 
     def clear(self, rows: ir.Expr) -> None:
         zero = tirx.Broadcast(tirx.const(0, self.arithmetic.total), self.lanes)
-        with T.serial(rows) as r, T.serial(_i64(self.nr // self.lanes)) as v:
+        with T.serial(rows) as r, T.serial(index(self.nr // self.lanes)) as v:
             T.buffer_store(self.at.scratch, zero, [r, self._column(v * self.lanes)])
 
     def add(self, rows: ir.Expr, band: Band, first: ir.Expr, count: int) -> None:
@@ -179,12 +180,8 @@ class _Emitter:
             T.buffer_store(self.at.scratch, total, place)
 
     def _column(self, v: ir.Expr | int) -> ir.Expr:
-        return tirx.Ramp(self.at.column + v, _i64(1), self.lanes)
+        return tirx.Ramp(self.at.column + v, index(1), self.lanes)
 
 
 def _ramp(start: int, lanes: int) -> ir.Expr:
-    return tirx.Ramp(_i64(start), _i64(1), lanes)
-
-
-def _i64(value: int) -> tirx.IntImm:
-    return tirx.IntImm("int64", value)
+    return tirx.Ramp(index(start), index(1), lanes)

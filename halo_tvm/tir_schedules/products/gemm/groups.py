@@ -17,6 +17,7 @@ from typing import ClassVar
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
+from ...code.lanes import index
 from .arithmetic import Arithmetic, Operands, Tile, each_row
 from .w8a8 import GROUP, W8A8
 
@@ -115,17 +116,17 @@ class Groups(Arithmetic):
         parts = self.length // lanes
 
         def round_row(row: ir.Expr) -> None:
-            with T.serial(_i64(groups)) as group:
+            with T.serial(index(groups)) as group:
 
                 def part(p: int) -> ir.Expr:
-                    return tirx.Ramp(group * self.length + p * lanes, _i64(1), lanes)
+                    return tirx.Ramp(group * self.length + p * lanes, index(1), lanes)
 
                 known = T.alloc_buffer((2,), "float32")  # the largest magnitude, then what brings it to 127
                 T.buffer_store(known, _largest([x[row, part(p)] for p in range(parts)], lanes), [0])
                 T.buffer_store(scale, known[0] / _float(_LARGEST), [row, group])
                 T.buffer_store(known, _float(_LARGEST) / known[0], [1])
                 rounded = [T.alloc_buffer((lanes,), "int32") for _ in range(parts)]
-                lane = tirx.Ramp(_i64(0), _i64(1), lanes)
+                lane = tirx.Ramp(index(0), index(1), lanes)
                 for p, buffer in enumerate(rounded):
                     number = tirx.nearbyint(x[row, part(p)] * tirx.Broadcast(known[1], lanes))
                     T.buffer_store(buffer, tirx.Cast(f"int32x{lanes}", number), [lane])
@@ -146,16 +147,11 @@ class Groups(Arithmetic):
     def step(self, tile: Tile, k: ir.Expr) -> None:
         lanes = tile.lanes
         for v in range(tile.vectors):
-            at = tirx.Ramp(v * lanes, 1, lanes)
-            stored = tile.weight[tile.chunk, tile.panel, k, v * lanes, tirx.Ramp(0, 1, GROUP * lanes)]
-            word = tirx.reinterpret(f"int32x{lanes}", stored)
+            at, word = tile.vector(v), tirx.reinterpret(f"int32x{lanes}", tile.weights(k, v, GROUP))
             for r, (acc,) in enumerate(tile.acc):
                 for half in range(8 // self.bits):
                     column = k * self.group + half * GROUP
-                    four = tile.x[tile.start + r, tirx.Ramp(column, tirx.IntImm("int64", 1), GROUP)]
-                    row = tirx.reinterpret(
-                        f"int8x{GROUP * lanes}", tirx.Broadcast(tirx.reinterpret("int32", four), lanes)
-                    )
+                    row = four_in_all(tile.x[tile.start + r, tirx.Ramp(column, index(1), GROUP)], lanes)
                     T.buffer_store(acc, self.add(acc[at], self._bytes(word, half, lanes), row, lanes), [at])
 
     def add(self, total: ir.Expr, weight: ir.Expr, row: ir.Expr, lanes: int) -> ir.Expr:
@@ -206,8 +202,9 @@ def _folded(values: list[ir.Expr], combine: object) -> ir.Expr:
     return first
 
 
-def _i64(value: int) -> ir.Expr:
-    return tirx.IntImm("int64", value)
+def four_in_all(four: ir.Expr, lanes: int) -> ir.Expr:
+    """The same four numbers of a row in every lane."""
+    return tirx.reinterpret(f"int8x{GROUP * lanes}", tirx.Broadcast(tirx.reinterpret("int32", four), lanes))
 
 
 def _float(value: float) -> ir.Expr:

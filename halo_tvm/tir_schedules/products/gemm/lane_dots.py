@@ -52,8 +52,7 @@ class LaneDots(W8A8):
 
     def _step(self, tile: Tile, k: ir.Expr, rows: Sequence[ir.Expr]) -> None:
         for v in range(tile.vectors):
-            at = tirx.Ramp(v * tile.lanes, 1, tile.lanes)
-            weight = tile.of_weight(k, v * tile.lanes, tirx.Ramp(0, 1, GROUP * tile.lanes))
+            at, weight = tile.vector(v), tile.weights(k, v, GROUP)
             for (acc,), x in zip(tile.acc, rows):
                 T.buffer_store(acc, self.dot(acc[at], x, weight), [at])
 
@@ -109,12 +108,12 @@ class SignedDots(LaneDots):
         if tile.beside is None:
             return
         for v, (acc,) in itertools.product(range(tile.vectors), tile.acc):
-            at = tirx.Ramp(v * tile.lanes, 1, tile.lanes)
+            at = tile.vector(v)
             T.buffer_store(acc, acc[at] - tile.beside[at], [at])
 
     def beginnings(self, tile: Tile, steps: int, found: ir.Var, first: ir.Expr | int) -> None:
         sums = T.alloc_buffer((tile.nr,), "int32", align=64)
-        vectors = [(v * tile.lanes, tirx.Ramp(v * tile.lanes, 1, tile.lanes)) for v in range(tile.vectors)]
+        vectors = [(v * tile.lanes, tile.vector(v)) for v in range(tile.vectors)]
         zero = word_in_all(0, tile.lanes)
         for _, at in vectors:
             T.buffer_store(sums, zero, [at])
@@ -126,9 +125,8 @@ class SignedDots(LaneDots):
     def _add_columns(self, tile: Tile, k: ir.Expr, sums: ir.Var) -> None:
         """sums -= 128 times what the weights of step `k` add up to."""
         for v in range(tile.vectors):
-            at = tirx.Ramp(v * tile.lanes, 1, tile.lanes)
-            weight = tile.of_weight(k, v * tile.lanes, tirx.Ramp(0, 1, GROUP * tile.lanes))
-            T.buffer_store(sums, self.dot(sums[at], word_in_all(_HIGHEST_BITS, tile.lanes), weight), [at])
+            at, highest = tile.vector(v), word_in_all(_HIGHEST_BITS, tile.lanes)
+            T.buffer_store(sums, self.dot(sums[at], highest, tile.weights(k, v, GROUP)), [at])
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
 from .arithmetic import Operands, Tile, each_row, part_at, parts_of
-from .w8a8 import GROUP, W8A8, WidenedPairs, taken_apart, word_in_all, words_of
+from .w8a8 import GROUP, W8A8, WidenedPairs, added_pairs, taken_apart, word_in_all, words_of
 
 NARROW = "halo.narrow_pairs"  # annotation of a block whose weight has few marked steps
 LARGEST = 128  # two weights of one sign are at most that together: 255 * 128 < 2**15
@@ -30,7 +30,7 @@ _MARKS_AT_ONCE = 8  # steps, whose marks are one word
 _HALVES = (0x00FF, -0x0100)  # of words: the even bytes, the odd ones
 _HIGH_BYTES = -0x55555556  # of a mask with a bit for each byte, those of the upper ones of words
 _TRAILING_ZEROS = "llvm.cttz"
-_MADD_BYTES, _MADD_WORDS, _SIGNS = "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmadd.wd", "llvm.x86.avx2.pmovmskb"
+_MADD_BYTES, _SIGNS = "llvm.x86.avx2.pmadd.ub.sw", "llvm.x86.avx2.pmovmskb"
 
 
 def marked_share(packed: np.ndarray) -> float:
@@ -94,7 +94,7 @@ class NarrowPairs(W8A8):
             return tirx.Broadcast(tirx.const(value, "int16"), bits)
 
         def negative_where_saturated(v: int) -> ir.Expr:
-            sums = self._pairs(most, self._weight(tile, k, v), lanes)
+            sums = self._pairs(most, tile.weights(k, v, GROUP), lanes)
             return (sums ^ (sums >> word(15))) + word(1)  # 2**15 - 1 and -2**15 alone become -2**15
 
         found = functools.reduce(lambda a, b: a | b, map(negative_where_saturated, range(tile.vectors)))
@@ -140,7 +140,7 @@ class NarrowPairs(W8A8):
             four = tirx.reinterpret("int32", tile.of_x(r, k * GROUP, GROUP))
             x = tirx.reinterpret(f"int8x{GROUP * tile.lanes}", tirx.Broadcast(four, tile.lanes))
             for v in range(tile.vectors):
-                yield r, v, x, self._weight(tile, k, v)
+                yield r, v, x, tile.weights(k, v, GROUP)
 
     def _pairs(self, x: ir.Expr, weight: ir.Expr, lanes: int) -> ir.Expr:
         return tirx.call_llvm_pure_intrin(f"int16x{2 * lanes}", _MADD_BYTES, x, weight)
@@ -151,10 +151,5 @@ class NarrowPairs(W8A8):
         return tirx.reinterpret(f"int8x{GROUP * lanes}", words)
 
     def _add(self, tile: Tile, r: int, v: int, pairs: ir.Expr) -> None:
-        (acc,), lanes = tile.acc[r], tile.lanes
-        ones = tirx.Broadcast(tirx.const(1, "int16"), 2 * lanes)
-        at = tirx.Ramp(v * lanes, 1, lanes)
-        T.buffer_store(acc, acc[at] + tirx.call_llvm_pure_intrin(f"int32x{lanes}", _MADD_WORDS, pairs, ones), [at])
-
-    def _weight(self, tile: Tile, k: ir.Expr, v: int) -> ir.Expr:
-        return tile.of_weight(k, v * tile.lanes, tirx.Ramp(0, 1, GROUP * tile.lanes))
+        (acc,), at = tile.acc[r], tile.vector(v)
+        T.buffer_store(acc, acc[at] + added_pairs(pairs, tile.lanes), [at])

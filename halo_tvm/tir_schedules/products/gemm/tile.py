@@ -10,17 +10,14 @@ from dataclasses import dataclass, replace
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
-from ...code.lanes import vectors_of
+from ...code.lanes import index, vectors_of
+from ...code.nests import vectors
 from ...code.prefetch import prefetch
 from ..row_tiling import switch
 from .amx import InTiles
 from .arithmetic import Operands, Tile, Unpacked
 from .chain import Chain
 from .tiling import Tiling
-
-
-def _i64(value: int) -> tirx.IntImm:
-    return tirx.IntImm("int64", value)
 
 
 @dataclass(frozen=True)
@@ -92,16 +89,15 @@ def _promoted(chain: Chain, t: Tiling, p: Pass, rows: int, continued: bool) -> N
     """The same with sums of a narrower type, which are added to those of the product after every few steps."""
     arithmetic, every = chain.arithmetic, chain.arithmetic.promoted_every
     assert every is not None, "sums of the product's own type are never promoted"
-    zero, vectors = tirx.const(0, arithmetic.total), _i64(chain.nr // t.lanes)
+    zero = tirx.const(0, arithmetic.total)
     in_registers = arithmetic.in_registers(rows, chain.nr // t.lanes)
     if in_registers:
         kept = [T.alloc_buffer((chain.nr,), arithmetic.total) for _ in range(rows)]
         for r, buffer in enumerate(kept):
-            with T.unroll(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
-                at = v * t.lanes + lane
+            with vectors(chain.nr, t.lanes) as at:
                 T.buffer_store(buffer, p.scratch[r, p.column + at] if continued else zero, [at])
     elif not continued:
-        with T.serial(rows) as r, T.serial(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
+        with T.serial(rows) as r, T.serial(index(chain.nr // t.lanes)) as v, T.vectorized(index(t.lanes)) as lane:
             T.buffer_store(p.scratch, zero, [r, p.column + v * t.lanes + lane])
 
     def block_of(block: ir.Expr, count: int) -> None:
@@ -117,13 +113,12 @@ def _promoted(chain: Chain, t: Tiling, p: Pass, rows: int, continued: bool) -> N
         _sums(chain, t, p, rows, (block * every, count), first, add)
 
     whole, rest = divmod(chain.steps, every)
-    with T.serial(_i64(whole)) as block:
+    with T.serial(index(whole)) as block:
         block_of(block, every)
     if rest:
-        block_of(_i64(whole), rest)
+        block_of(index(whole), rest)
     for r in range(rows if in_registers else 0):
-        with T.unroll(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
-            at = v * t.lanes + lane
+        with vectors(chain.nr, t.lanes) as at:
             T.buffer_store(p.scratch, kept[r][at], [r, p.column + at])
 
 
@@ -139,20 +134,19 @@ def _sums(
     """The k loop over `steps` (first, number): sums start at first(row, column) and go to leave(row, column, sum)."""
     arithmetic, (begin, count) = chain.arithmetic, steps
     lanes = t.lanes * arithmetic.lane_factor
-    vectors, zero = _i64(chain.nr // lanes), tirx.const(0, arithmetic.sums)
+    zero = tirx.const(0, arithmetic.sums)
     # One buffer per row, in the default scope: only those, below 1 KiB, become stack slots, which LLVM
     # turns into registers. A larger one, or one of scope "local", would be heap memory.
     chains = arithmetic.chains(rows, chain.nr // lanes)
     acc = [[T.alloc_buffer((chain.nr,), arithmetic.sums) for _ in range(chains)] for _ in range(rows)]
     for r in range(rows):
-        for index, buffer in enumerate(acc[r]):
-            with T.unroll(vectors) as v, T.vectorized(_i64(lanes)) as lane:
-                at = v * lanes + lane
-                T.buffer_store(buffer, zero if index else first(r, at), [at])
+        for number, buffer in enumerate(acc[r]):
+            with vectors(chain.nr, lanes) as at:
+                T.buffer_store(buffer, zero if number else first(r, at), [at])
     beside = T.alloc_buffer((chain.nr,), arithmetic.sums) if rows <= arithmetic.few else None
     if beside is not None:
-        with T.unroll(vectors) as v, T.vectorized(_i64(lanes)) as lane:
-            T.buffer_store(beside, zero, [v * lanes + lane])
+        with vectors(chain.nr, lanes) as at:
+            T.buffer_store(beside, zero, [at])
     place = (p.start, p.chunk, p.panel, chain.kc, chain.nr, lanes)
     marks = p.operands.marks
     tile = Tile(
@@ -160,7 +154,7 @@ def _sums(
     )
     unroll = t.unroll if count % t.unroll == 0 else 1
     for number, half in enumerate(arithmetic.walks(rows, chain.nr // lanes)):
-        with T.serial(_i64(count // unroll)) as ko:
+        with T.serial(index(count // unroll)) as ko:
             # Short tiles wait for memory anyway: there the prefetches only take load slots (M = 1: 5 to 30 %).
             for q in range(t.prefetch if 2 * rows > t.mr and number == 0 else 0):
                 done = ko if isinstance(begin, int) and begin == 0 else begin // unroll + ko
@@ -171,8 +165,7 @@ def _sums(
     arithmetic.mend(tile, 0)
     arithmetic.settle(tile)
     for r in range(rows):
-        with T.unroll(vectors) as v, T.vectorized(_i64(lanes)) as lane:
-            at = v * lanes + lane
+        with vectors(chain.nr, lanes) as at:
             leave(r, at, functools.reduce(operator.add, [buffer[at] for buffer in acc[r]]))
 
 
@@ -184,12 +177,12 @@ def each_column(chain: Chain, t: Tiling, panel: ir.Expr, emit: Callable[[ir.Expr
     """
 
     def whole() -> None:
-        with T.unroll(_i64(chain.nr // t.lanes)) as v:
+        with T.unroll(index(chain.nr // t.lanes)) as v:
             emit(v * t.lanes, panel * chain.nr + v * t.lanes, t.lanes)
 
     def cropped(columns: int) -> None:
         for at, width in vectors_of(columns, t.lanes):
-            emit(_i64(at), panel * chain.nr + at, width)
+            emit(index(at), panel * chain.nr + at, width)
 
     left = chain.n - (chain.panels - 1) * chain.nr
     if left == chain.nr:

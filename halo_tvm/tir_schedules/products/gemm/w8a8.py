@@ -38,9 +38,8 @@ class W8A8(Arithmetic):
             four = tile.of_x(r, k * GROUP, GROUP)
             x = tirx.Broadcast(tirx.reinterpret("int32", four), tile.lanes)
             for v in range(tile.vectors):
-                at = tirx.Ramp(v * tile.lanes, 1, tile.lanes)
-                weight = tile.of_weight(k, v * tile.lanes, tirx.Ramp(0, 1, GROUP * tile.lanes))
-                T.buffer_store(acc, self.add(acc[at], x, weight, tile.lanes), [at])
+                at = tile.vector(v)
+                T.buffer_store(acc, self.add(acc[at], x, tile.weights(k, v, GROUP), tile.lanes), [at])
 
     def add(self, total: ir.Expr, x: ir.Expr, weight: ir.Expr, lanes: int) -> ir.Expr:
         """int32 sums + x (four uint8 in each int32) * weight (int8, four for each sum)."""
@@ -103,8 +102,8 @@ class WidenedPairs(W8A8):
         for half, (r, (acc,)) in itertools.product(_BOTH if tile.half is None else (tile.half,), enumerate(tile.acc)):
             pair = tirx.reinterpret(f"int16x{2 * lanes}", tirx.Broadcast(tile.of_pairs(r, half, k), lanes))
             for v in range(tile.vectors):
-                at = tirx.Ramp(v * lanes, 1, lanes)
-                weight = self._half(tile.of_weight(k, v * lanes, tirx.Ramp(0, 1, GROUP * lanes)), half, lanes)
+                at = tile.vector(v)
+                weight = self._half(tile.weights(k, v, GROUP), half, lanes)
                 T.buffer_store(acc, acc[at] + multiply_words(pair, weight, lanes), [at])
 
     def add(self, total: ir.Expr, x: ir.Expr, weight: ir.Expr, lanes: int) -> ir.Expr:
@@ -128,6 +127,11 @@ def taken_apart(four: ir.Expr, width: int) -> tuple[ir.Expr, ir.Expr]:
 def multiply_words(x: ir.Expr, weight: ir.Expr, lanes: int) -> ir.Expr:
     """int16 products of x and of the weight, two neighbours added up in each lane of int32."""
     return tirx.call_llvm_pure_intrin(f"int32x{lanes}", _MADD[lanes], x, weight)
+
+
+def added_pairs(words: ir.Expr, lanes: int) -> ir.Expr:
+    """Two neighbours of int16 added up in each lane of int32."""
+    return multiply_words(words, tirx.Broadcast(tirx.const(1, "int16"), 2 * lanes), lanes)
 
 
 def word_in_all(value: int, width: int) -> ir.Expr:

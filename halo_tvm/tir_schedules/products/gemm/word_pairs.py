@@ -31,6 +31,5 @@ class WordPairs(Arithmetic):
             word = tirx.reinterpret("int32", tile.of_x(r, k * PAIR, PAIR))
             pair = tirx.reinterpret(f"int16x{PAIR * lanes}", tirx.Broadcast(word, lanes))
             for v in range(tile.vectors):
-                at = tirx.Ramp(v * lanes, 1, lanes)
-                weight = tile.of_weight(k, v * lanes, tirx.Ramp(0, 1, PAIR * lanes))
-                T.buffer_store(acc, acc[at] + multiply_words(pair, weight, lanes), [at])
+                at = tile.vector(v)
+                T.buffer_store(acc, acc[at] + multiply_words(pair, tile.weights(k, v, PAIR), lanes), [at])

@@ -21,11 +21,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tvm import ir, s_tir, tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ....dimensions import itemsize_of
 from ....targets import WARP
+from ...code.nests import root_block
 from ...stages import emit_stages
 from .._product import Product
 from ._rounding import round_rows, rounds_first
@@ -48,9 +48,7 @@ def build(product: Product, tiling: Tiling, one_row: Callable[[], None] | None) 
             taken = replace(product, x=half)
         launch(taken, tiling, scale)
 
-    with IRBuilder() as builder, T.sblock("root"):
-        T.reads()
-        T.writes()
+    with root_block() as builder:
         if one_row is None:
             some_rows()
         else:

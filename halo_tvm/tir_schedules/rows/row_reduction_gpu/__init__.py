@@ -1,7 +1,7 @@
 """Rows that are reduced along the last axis and mapped, on a GPU: softmax, norms, mean, sum, max, with what is fused.
 
 Serves
-    what `_rows` reads: blocks that share their leading loops (the rows) and have at most one more (the depth)
+    what `rows.stages` reads: blocks that share their leading loops (the rows) and have at most one more (the depth)
 Before -> after
     for rows: for depth: a; for rows: for depth: b   ->   groups of `threads` threads, one for each row; `rows` of
     them in a block. Threads take vectors of `lanes` elements in turns; a reduction meets in a warp by shuffles,
@@ -12,7 +12,7 @@ Before -> after
 Numerics
     x / s becomes x * (1 / s) for a scalar s of the row: infinite where s is below 2**-128 in size (subnormal)
 Declines
-    see `_rows`; reductions of elements that no shuffle moves; no rows, or rows of no
+    see `rows.stages`; reductions of elements that no shuffle moves; no rows, or rows of no
     length, where that is known
 """
 

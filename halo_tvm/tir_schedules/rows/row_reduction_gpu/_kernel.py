@@ -22,7 +22,8 @@ from ...code.threads import (
     unrolled,
     vector_copy,
 )
-from ..stages import Rows, Stage, dtype_of, is_divisor, is_neutral, passes
+from ...injective.nest import read_from, substituted
+from ..stages import Rows, Stage, by_inverses, dtype_of, is_divisor, passes
 from ._fit import RowThreads, is_input, is_local
 
 
@@ -250,7 +251,7 @@ class Kernel:
         """An access with the iterators of its block replaced by those of the first: equal where the elements are."""
         first = self.rows.stages[0]
         names = dict(zip(stage.rows, first.rows)) | {stage.depth: tirx.const(-1, "int64")}
-        return tvm_ffi.structural_map(access, (ir.Var, lambda v: names.get(v, v)), order="post")
+        return substituted(access, names)
 
     def _value(self, n: int, at: Sequence[Expr], j: Expr | None, place: Expr | None) -> Expr:
         """What stage `n` stores or reduces at element `j` of row `at`, at `place` of this thread's arrays."""
@@ -264,22 +265,9 @@ class Kernel:
                     return self.maps[number][place] if number in self.maps else self.scalars[number][0]
             return node
 
-        def divide(node: tirx.Div) -> Expr:
-            for number, inverse in self.inverse.items():
-                target = self.rows.stages[number].target
-                if isinstance(node.b, ir.TensorLoad) and node.b.source.same_as(target) and j is not None:
-                    return node.a * inverse[0]
-            return node
-
-        def read(node: ir.TensorLoad) -> Expr:
-            return next((b[place] for access, b in held if tvm_ffi.structural_equal(node, access)), node)
-
-        value = stage.value
-        if self.inverse:
-            value = tvm_ffi.structural_map(value, (tirx.Div, divide), order="post")
-        value = tvm_ffi.structural_map(value, (ir.TensorLoad, read), order="post")
-        value = tvm_ffi.structural_map(value, (ir.TensorLoad, load), order="post")
-        return tvm_ffi.structural_map(value, (ir.Var, lambda v: values.get(v, v)), order="post")
+        value = stage.value if j is None else by_inverses(stage.value, self.rows, self.inverse)
+        value = read_from(value, held, place)
+        return substituted(tvm_ffi.structural_map(value, (ir.TensorLoad, load), order="post"), values)
 
     def _places(self, stage: Stage, at: Sequence[Expr], j: Expr | None) -> dict[ir.Var, Expr]:
         values: dict[ir.Var, Expr] = dict(zip(stage.rows, at))
@@ -288,8 +276,7 @@ class Kernel:
         return values | {v: index(0) for v in stage.block.vars if v not in values}
 
     def _at(self, stage: Stage, expr: Expr, at: Sequence[Expr], j: Expr) -> Expr:
-        values = self._places(stage, at, j)
-        return simplify(tvm_ffi.structural_map(expr, (ir.Var, lambda v: values.get(v, v)), order="post"))
+        return simplify(substituted(expr, self._places(stage, at, j)))
 
     def _meet(self, n: int, group: Expr, thread: Expr) -> list[tirx.Stmt]:
         """All partial results of a row into the first lane of every thread."""
@@ -301,11 +288,7 @@ class Kernel:
         return out + across_threads(total, operation, self.d.threads)
 
     def _total(self, n: int) -> Expr:
-        stage = self.rows.stages[n]
-        out = self.sums[n][0]
-        if stage.operation in (tirx.Add, tirx.Mul) and not is_neutral(stage.init, stage.operation):
-            out = stage.operation(stage.init, out)
-        return out
+        return self.rows.stages[n].begun(self.sums[n][0])
 
     def _finish(self, n: int, at: Sequence[Expr], value: Expr, valid: Expr | None, thread: Expr) -> list[tirx.Stmt]:
         """The scalar of a row, in every thread; one of them stores what is asked for."""

@@ -22,11 +22,11 @@ import math
 from collections.abc import Callable, Sequence
 
 from tvm import ir, s_tir, tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ...blocks import substitute
 from ...code.lanes import ceil_div, constant, index, kept, product, simplify, unravel
+from ...code.nests import root_block
 from ...stages import emit_stages
 from .._match import Windows
 
@@ -35,9 +35,7 @@ _UNROLLED = 128  # multiply-adds of a step in which the elements along the last 
 
 def build(windows: Windows, columns: int, lanes: int, tasks: int, shares: int) -> s_tir.SBlockRealize:
     """The whole nest as a root block."""
-    with IRBuilder() as builder, T.sblock("root"):
-        T.reads()
-        T.writes()
+    with root_block() as builder:
         if constant(product([windows.rows, index(windows.channels)])) == 0:
             T.evaluate(0)
         else:

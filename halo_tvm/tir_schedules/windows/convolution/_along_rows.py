@@ -22,7 +22,8 @@ from collections.abc import Mapping, Sequence
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
-from ...code.lanes import ceil_div, constant, index, kept, product, simplify, unravel
+from ...code.lanes import ceil_div, constant, index, kept, product, run, simplify, unravel
+from ...code.nests import run_at
 from ...products.gemm.arithmetic import Tile
 from ...products.gemm.lane_dots import LaneDots
 from ...products.gemm.w8a8 import words_of
@@ -99,7 +100,7 @@ class _Tile:
         """What a group, or those abreast, multiply of the element at `at` and of those behind it, by their place."""
         p, w, x, channel = self.p, self.w, self.x, self.p.first_of_x(self.group)
         channel = channel // p.arithmetic.group if p.arithmetic.words else channel
-        length, pointer_type = p.abreast * self.steps * self.side, ir.PointerType(ir.PrimType(str(x.buffer.dtype)))
+        length = p.abreast * self.steps * self.side
         *front, column = at
         tests = [t for a, i in enumerate(front) if not x.is_inside(a) for t in (i >= 0, i < x.sizes[a])]
         inside = kept(tirx.Select(tirx.all(*tests), index(1), index(0))) if tests else None
@@ -112,9 +113,8 @@ class _Tile:
             if not x.is_inside(w.rank - 1):
                 tests += [column + place >= 0, column + place < x.sizes[-1]]
             if tests:
-                address = address_or_zeros(length, tirx.all(*tests), address, pointer_type)
-            pointer = T.Bind(address, var=tirx.Var(f"element{place}", pointer_type))
-            found[place] = T.decl_buffer((length,), str(x.buffer.dtype), data=pointer)
+                address = address_or_zeros(length, tirx.all(*tests), address)
+            found[place] = run_at(address, (length,), str(x.buffer.dtype), f"element{place}")
         return found
 
     def _add(self, elements: Mapping[int, ir.Var], first: ir.Expr, steps: Sequence[int]) -> None:
@@ -153,7 +153,7 @@ class _Tile:
 
     def _words(self, element: ir.Var, at: ir.Expr, count: int) -> ir.Expr:
         width = count * self.side
-        found = element[at if width == 1 else tirx.Ramp(at, index(1), width)]
+        found = element[run(at, width)]
         words = found if self.side == 1 else tirx.reinterpret(words_of(count), found)
         return T.bind(self.arithmetic.of_row(words, count) if isinstance(self.arithmetic, LaneDots) else words)
 

@@ -13,6 +13,7 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
 from ...code.lanes import index, kept, product, simplify, unravel
+from ...code.nests import run_at
 from ...products.gemm.arithmetic import part_at, parts_of
 from ...products.gemm.bf16 import rounded
 from ...products.gemm.narrow_pairs import mark_row
@@ -132,9 +133,7 @@ def rounded_copy(w: Windows, lanes: int) -> Padded:
 
 def _line(first: ir.TensorLoad, dtype: str, length: ir.Expr) -> ir.Var:
     """`length` neighbours from `first` on as a buffer of one dimension."""
-    pointer_type = ir.PointerType(ir.PrimType(dtype))
-    pointer = T.Bind(tirx.address_of(first), var=tirx.Var("line", pointer_type))
-    return T.decl_buffer((length,), dtype, data=pointer)
+    return run_at(tirx.address_of(first), (length,), dtype, "line")
 
 
 def pairs_copy(w: Windows, channels: int, lanes: int) -> Padded:

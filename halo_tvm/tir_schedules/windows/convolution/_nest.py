@@ -22,11 +22,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from tvm import DataType, ir, s_tir, tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ...code import pair_dot
-from ...code.lanes import ceil_div, constant, index, kept, simplify, unravel
+from ...code.lanes import ceil_div, constant, index, kept, run, simplify, unravel
+from ...code.nests import root_block, run_at, vectors
 from ...products.gemm.amx import InTiles
 from ...products.gemm.arithmetic import Tile
 from ...products.gemm.bf16 import TEXT as PAIRS_TEXT
@@ -47,9 +47,7 @@ def build(
     problem: Problem, rows: RowTiling, unroll: int, lanes: int, l2_bytes: int, along_rows: int
 ) -> s_tir.SBlockRealize:
     """The whole nest as a root block; `along_rows`: the most windows of a tile along a row, 0: they lie anywhere."""
-    with IRBuilder() as builder, T.sblock("root"):
-        T.reads()
-        T.writes()
+    with root_block() as builder:
         if constant(problem.windows.rows) == 0:
             T.evaluate(0)
         elif isinstance(problem.arithmetic, InTiles):
@@ -84,7 +82,7 @@ class _WindowTile(Tile):
     first: ir.Expr | int = 0
 
     def of_x(self, row: int, at: ir.Expr, width: int = 1) -> ir.Expr:
-        return self.runs[row][at if width == 1 else tirx.Ramp(at, index(1), width)]
+        return self.runs[row][run(at, width)]
 
     def of_words(self, row: int, k: ir.Expr, group: int) -> ir.Expr:
         return self.runs[row][k]
@@ -93,7 +91,7 @@ class _WindowTile(Tile):
         return self.runs[row][half, k]
 
     def of_marks(self, row: int, k: ir.Expr, width: int) -> ir.Expr:
-        return self.marks_of_runs[row][k if width == 1 else tirx.Ramp(k, index(1), width)]
+        return self.marks_of_runs[row][run(k, width)]
 
     def of_weight(self, k: ir.Expr, *at: ir.Expr) -> ir.Expr:
         return self.weight[(self.chunk, self.panel, self.first + k, *at)]
@@ -218,7 +216,7 @@ class _Nest:
         apart, dtype = p.arithmetic.takes_apart, str(self.x.buffer.dtype)
         word = self.group if p.arithmetic.words else 1
         first = group * (p.inner // self.group)
-        found, marks, some_inside, pointer_type = [], [], [], ir.PointerType(ir.PrimType(dtype))
+        found, marks, some_inside = [], [], []
         for r in range(self.rows.mr):
             place = [origins[1 + a][r] + k * w.dilations[a] for a, k in enumerate(ks)]
             if apart:
@@ -233,14 +231,13 @@ class _Nest:
             ]
             if inside:
                 some_inside.append(tirx.all(*inside))
-                address = address_or_zeros(p.run, some_inside[-1], address, pointer_type)
-            pointer = T.Bind(address, var=tirx.Var(f"window{r}", pointer_type))
+                address = address_or_zeros(p.run, some_inside[-1], address)
             shape, strides = (
                 ((2, self.steps), [self.x.sizes[-1] * (p.channels // self.group), 1])
                 if apart
                 else ((p.run // word,), None)
             )
-            found.append(T.decl_buffer(shape, dtype, data=pointer, strides=strides))
+            found.append(run_at(address, shape, dtype, f"window{r}", strides))
             if self.marks_of_x is not None:
                 marks.append(self._marks_at(self.marks_of_x, r, (origins[0][r], *place, first)))
         skips = some_inside and self.steps * self.vectors >= _SKIPPED_FROM
@@ -248,12 +245,10 @@ class _Nest:
 
     def _marks_at(self, marks: ir.Var, row: int, place: Sequence[ir.Expr | int]) -> ir.Var:
         """The marks of a run that begins at `place`; bytes have their padding, so that no run lies outside."""
-        pointer_type = ir.PointerType(ir.PrimType("uint8"))
-        pointer = T.Bind(tirx.address_of(marks[tuple(place)]), var=tirx.Var(f"marks{row}", pointer_type))
-        return T.decl_buffer((self.steps,), "uint8", data=pointer)
+        return run_at(tirx.address_of(marks[tuple(place)]), (self.steps,), "uint8", f"marks{row}")
 
     def _each(self, emit: Callable[[int, ir.Expr], None]) -> None:
         """emit(window, columns) for all vectors of the register tile."""
         for r in range(self.rows.mr):
-            with T.unroll(index(self.vectors)) as v, T.vectorized(index(self.lanes)) as lane:
-                emit(r, v * self.lanes + lane)
+            with vectors(self.p.nr, self.lanes) as at:
+                emit(r, at)

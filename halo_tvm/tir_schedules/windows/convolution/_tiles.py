@@ -18,6 +18,7 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
 from ...code.lanes import constant, index, kept, simplify, unravel
+from ...code.nests import run_at
 from ...code.tile_registers import Matrix, Product, multiply, release
 from ...products.gemm.amx import InTiles
 from ...products.row_tiling import RowTiling
@@ -81,7 +82,7 @@ def _row(p: Problem, x: Padded, matrix: ir.Var | None, row: ir.Expr, at: ir.Expr
 
 def _gather(p: Problem, x: Padded, matrix: ir.Var, top: ir.Expr, height: ir.Expr, group: ir.Expr) -> None:
     """Copy `height` windows from `top` on, each into a row."""
-    w, pointer_type = p.windows, ir.PointerType(ir.PrimType(p.dtype))
+    w = p.windows
     with T.serial(height) as row:
         n, *place = (kept(at) for at in unravel(simplify(top + row), [w.batch, *w.places]))
         with ExitStack() as loops:
@@ -91,9 +92,7 @@ def _gather(p: Problem, x: Padded, matrix: ir.Var, top: ir.Expr, height: ir.Expr
                 tap = tap * extent + k
             ks += [index(0)] * (w.rank - len(ks))
             at = [o * w.strides[a] - x.before[a] + k * w.dilations[a] for a, (o, k) in enumerate(zip(place, ks))]
-            address = tirx.address_of(x.buffer[(n, *at, group * p.inner)])
-            pointer = T.Bind(address, var=tirx.Var("window", pointer_type))
-            run = T.decl_buffer((p.run,), p.dtype, data=pointer)
+            run = run_at(tirx.address_of(x.buffer[(n, *at, group * p.inner)]), (p.run,), p.dtype, "window")
             first = 0
             for width in _COPIED:
                 number = (p.run - first) // width

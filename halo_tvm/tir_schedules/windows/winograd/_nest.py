@@ -19,11 +19,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from tvm import ir, s_tir, tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ....winograd import FLOATS
-from ...code.lanes import ceil_div, constant, index, kept, simplify, unravel
+from ...code.lanes import ceil_div, constant, index, kept, run, simplify, unravel
+from ...code.nests import root_block, run_at, vectors
 from ...products.gemm.arithmetic import Tile
 from ...products.row_tiling import RowTiling
 from .._store import Panels, store_place
@@ -35,9 +35,7 @@ _APART = 16  # numbers between the factors of a block: a distance of whole pages
 
 def build(problem: Problem, rows: RowTiling, unroll: int, lanes: int) -> s_tir.SBlockRealize:
     """The whole nest as a root block."""
-    with IRBuilder() as builder, T.sblock("root"):
-        T.reads()
-        T.writes()
+    with root_block() as builder:
         if constant(problem.tiles) == 0:
             T.evaluate(0)
         else:
@@ -53,7 +51,7 @@ class _FactorTile(Tile):
 
     def of_x(self, row: int, at: ir.Expr, width: int = 1) -> ir.Expr:
         column = (self.start + row) * self.kc + at
-        return self.x[self.chunk, column if width == 1 else tirx.Ramp(column, index(1), width)]
+        return self.x[self.chunk, run(column, width)]
 
     def of_weight(self, k: ir.Expr, *at: ir.Expr) -> ir.Expr:
         column, *inner = at
@@ -154,29 +152,27 @@ class _Nest:
             if axis >= front or not w.is_inside(axis)
             for test in (here >= 0, here < w.sizes[axis])
         ]
-        dtype, inside = str(w.x.dtype), tirx.all(*tests)
-        pointer_type, address = ir.PointerType(ir.PrimType(dtype)), tirx.address_of(w.x[(batch, *place, 0)])
+        inside, address = tirx.all(*tests), tirx.address_of(w.x[(batch, *place, 0)])
         if self.around is None:
-            address = address_or_zeros(w.channels, inside, address, pointer_type)
+            address = address_or_zeros(w.channels, inside, address)
         else:
-            address = either_address(inside, address, tirx.address_of(self.around[0]), pointer_type)
-        pointer = T.Bind(address, var=tirx.Var("element", pointer_type))
-        return T.decl_buffer((w.channels,), dtype, data=pointer)
+            address = either_address(inside, address, tirx.address_of(self.around[0]))
+        return run_at(address, (w.channels,), str(w.x.dtype), "element")
 
     def _multiply(self, factors: ir.Var, products: ir.Var, f: ir.Expr, first: ir.Expr, panel: ir.Expr) -> None:
         """products[f, first : first + mr] = the factors of these tiles times the panel."""
-        p, mr, vectors = self.p, self.rows.mr, self.p.nr // self.lanes
+        p, mr = self.p, self.rows.mr
         sums = [T.alloc_buffer((p.nr,), self.total) for _ in range(mr)]
         sizes = (p.depth, p.nr, self.lanes)
         tile = _FactorTile(factors, p.weight, [[each] for each in sums], first, f, panel, *sizes, split=p.split)
         for each in sums:
-            with T.unroll(index(vectors)) as v, T.vectorized(index(self.lanes)) as lane:
-                T.buffer_store(each, tirx.const(0, self.total), [v * self.lanes + lane])
+            with vectors(p.nr, self.lanes) as at:
+                T.buffer_store(each, tirx.const(0, self.total), [at])
         with T.serial(index(self.steps // self.unroll)) as ko, T.unroll(index(self.unroll)) as ki:
             p.arithmetic.step(tile, ko * self.unroll + ki)
         for r, each in enumerate(sums):
-            with T.unroll(index(vectors)) as v, T.vectorized(index(self.lanes)) as lane:
-                T.buffer_store(products, each[v * self.lanes + lane], [f, first + r, v * self.lanes + lane])
+            with vectors(p.nr, self.lanes) as at:
+                T.buffer_store(products, each[at], [f, first + r, at])
 
     def _results(self, products: ir.Var, results: ir.Var, top: ir.Expr, t: ir.Expr, panel: ir.Expr) -> None:
         """The results of one tile and one panel, and all stages of those that are inside."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -17,8 +16,7 @@ from ...code.lanes import ceil_div, constant, product
 from ...products.gemm.arithmetic import Arithmetic
 from ...products.gemm.float32 import Float32
 from ...products.gemm.word_pairs import WordPairs
-from ...stages import Stage, read_stage, written_by
-from .._match import WINDOW, Windows, behind_padding
+from .._match import WINDOW, Windows, behind_padding, windows_of
 
 if TYPE_CHECKING:
     from ....targets import Isa
@@ -105,7 +103,6 @@ def match(func: tirx.PrimFunc, isa: Isa) -> Problem:
     parts = [str(block.node.annotations.get("halo.part", "")) for block in earlier]
     if WINDOW not in main.node.annotations or not {_INPUT, _PRODUCT} <= set(parts):
         raise Declined("the convolution does not say how its windows lie, or lacks one of its parts")
-    window = json.loads(str(main.node.annotations[WINDOW]))
     first = parts.index(_INPUT)
     source = _read(earlier[first])[0].source
     x, outside = behind_padding(source, earlier[:first])
@@ -127,13 +124,7 @@ def match(func: tirx.PrimFunc, isa: Isa) -> Problem:
     panels, factors, _, nr, *_ = (int(size) for size in weight.shape)
     if nr % lanes:
         raise Declined(f"panels of {nr} columns are no multiple of {lanes} lanes")
-    stages: list[Stage] = []
-    for block in behind:
-        called = ", ".join(["axis"] * len(main.extents))
-        stages.append(read_stage(block, [acc, *(s.out for s in stages)], called))
-    outputs = written_by(stages, acc, func)
-    fields = {name: tuple(window[name]) for name in ("kernel", "strides", "dilations", "pads")}
-    windows = Windows(main, x, source, acc, tuple(stages), outputs, **fields, outside=outside)
+    windows = windows_of(main, x, source, outside, behind, func, "the convolution")
     return Problem(windows, filtering, arithmetic, weight, filtering.axes(factors), panels, nr, outer)
 
 

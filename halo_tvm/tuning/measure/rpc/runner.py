@@ -14,7 +14,7 @@ import tvm
 from tvm import rpc
 
 from .. import protocol as p
-from ..bench import Bench
+from ..bench import Bench, Benches
 from ..build import NAME
 from ..confined import Answer, Say, serve
 from ..gpu import MOST_QUEUED
@@ -26,7 +26,7 @@ LEAVE = "leave"  # -> nothing: the session is over
 PING = "ping"  # -> nothing: this process, and the device if there is a session, answers
 
 _FLUSH = "cache_flush_cpu_non_first_arg"  # of TVM's runtime: before a call, the weights leave the caches
-_MOST_BYTES = 1 << 30  # of arguments of tasks that are not in use; those used longest ago make room
+_MOST_BYTES = 1 << 30  # of arguments of tasks that are not in use
 _MOST_FLUSHED = 10  # flushing takes longer than many a call
 
 
@@ -64,11 +64,11 @@ class RemoteBench(Bench):
 
 
 class Runner:
-    """One session, and the tasks that are open in it, the latest last."""
+    """One session, and the tasks that are open in it."""
 
     def __init__(self) -> None:
         self._session: rpc.RPCSession | None = None
-        self._benches: dict[str, RemoteBench] = {}
+        self._benches = Benches(lambda request: RemoteBench(request, self._session), _MOST_BYTES)
 
     def answer(self, request: dict, say: Say) -> dict:
         op = request["op"]
@@ -82,22 +82,7 @@ class Runner:
             self._benches.clear()
             self._session = None
             return {}
-        if op == p.OPEN:
-            return {"evicted": self._open(request)}
-        bench = self._benches[request["key"]]
-        if op == p.LOAD:
-            bench.load(request["label"], request["path"], request["check"], None)
-            return {}
-        if op == p.PREPARE:
-            bench.prepare(request["plain"], request["default"], request["checked"])
-            return {}
-        if op == p.PROBE:
-            return {"us": bench.probe(request["label"], request["size"])}
-        if op == p.RACE:
-            return {"us": bench.race(request["labels"], request["size"], request["rounds"], request["number"], say)}
-        assert op == p.DROP, f"no such request: {op}"
-        bench.drop(request["labels"])
-        return {}
+        return self._benches.answer(request, say)
 
     def _connect(self, request: dict) -> dict:
         self._session = rpc.connect(request["host"], request["port"], request["password"], request["session_s"])
@@ -115,20 +100,6 @@ class Runner:
         except AttributeError:
             return None
         return function()
-
-    def _open(self, request: dict) -> list[str]:
-        """Keys of the tasks that made room."""
-        key = request["key"]
-        bench, evicted = self._benches.pop(key, None), []
-        if bench is not None:
-            bench.resize(request["sizes"])
-        else:
-            while self._benches and sum(b.bytes for b in self._benches.values()) > _MOST_BYTES:
-                evicted.append(next(iter(self._benches)))
-                del self._benches[evicted[-1]]
-            bench = RemoteBench(request, self._session)
-        self._benches[key] = bench
-        return evicted
 
 
 def _make() -> tuple[Answer, str]:
