@@ -29,9 +29,8 @@ from .passes.graph_pass import bindings
 from .phase_reports import LoopsReport
 from .relay_ops.operator import op_name
 from .relay_ops.parts.in_order import element_count, places_of
-from .tir_schedules.blocks import substitute
+from .tir_schedules.blocks import allocated, substitute
 from .tir_schedules.code.lanes import simplify
-from .workspaces import allocated
 
 LOOP = "halo.loop"  # of a function that is a whole loop: the function that is one step of it
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")

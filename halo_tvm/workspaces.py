@@ -19,6 +19,8 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, s_tir, tirx
 
+from .tir_schedules.blocks import allocated
+
 _CALL = "relax.call_tir"
 _HOST_LOOPS = (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED)  # one step after the other: they may share a workspace
 Sizes = dict[ir.Var, ir.Expr]  # the symbolic sizes of a function -> what they are for its caller
@@ -56,20 +58,6 @@ def _workspaces(func: tirx.PrimFunc) -> tuple[ir.Var, ...]:
 def _allocated(body: tirx.Stmt) -> list[ir.Var]:
     """The buffers of global memory that `body` allocates, in order."""
     return [buffer for buffer in allocated(body) if buffer.scope() == "global"]
-
-
-def allocated(body: tirx.Stmt) -> list[ir.Var]:
-    """The buffers that `body` allocates, in order."""
-    found: list[ir.Var] = []
-    tvm_ffi.structural_walk(
-        body,
-        [
-            (s_tir.SBlock, lambda block: found.extend(block.alloc_buffers)),
-            (tirx.AllocBuffer, lambda stmt: found.append(stmt.buffer)),
-        ],
-        order="pre",
-    )
-    return found
 
 
 def _is_plain(ty: tirx.BufferType, known: Sequence[ir.Var]) -> bool:

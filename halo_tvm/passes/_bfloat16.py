@@ -6,8 +6,6 @@ the worst case: whoever puts one there widens the expression around it first, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tvm import ir, tirx
 from tvm.ir import Expr
 
@@ -15,6 +13,7 @@ from ..tir_schedules.blocks import is_choice
 from ..tir_schedules.code.bits import dtype_of
 from ..tir_schedules.code.lets import let
 
+COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
 _FUNCTIONS = ("fabs", "floor", "ceil", "trunc", "nearbyint", "sqrt")
 
@@ -31,6 +30,8 @@ def can_widen(value: Expr) -> bool:
         return all(map(can_widen, value.args))
     if isinstance(value, tirx.Select):
         return can_widen(value.true_value) and can_widen(value.false_value)
+    if isinstance(value, tirx.Let):
+        return can_widen(value.body)
     return is_bfloat16(value) and not is_choice(value)
 
 
@@ -40,6 +41,8 @@ def widened(value: Expr) -> Expr:
         return type(value)(widened(value.a), widened(value.b))
     if isinstance(value, tirx.Select):
         return tirx.Select(value.condition, widened(value.true_value), widened(value.false_value))
+    if isinstance(value, tirx.Let):
+        return tirx.Let(value.var, value.value, widened(value.body))
     if isinstance(value, tirx.FloatImm):
         return tirx.const(value.value, "float32")
     if _is_function(value):
@@ -47,6 +50,18 @@ def widened(value: Expr) -> Expr:
     if isinstance(value, tirx.Cast):
         return value.value if str(dtype_of(value.value)) == "float32" else tirx.Cast("float32", value.value)
     return by_bits(value)
+
+
+def as_float32(value: Expr) -> Expr:
+    """A bfloat16 number in float32: arithmetic by its operands, which have bits of their own, others by their bits."""
+    return widened(value) if can_widen(value) else by_bits(value)
+
+
+def compared(node: Expr) -> Expr:
+    """A comparison of bfloat16 in float32: TVM turns one around while one side of it has its bits as an integer."""
+    if not (is_bfloat16(node.a) and is_bfloat16(node.b)):
+        return node
+    return type(node)(as_float32(node.a), as_float32(node.b))
 
 
 def _is_function(value: Expr) -> bool:
@@ -58,30 +73,6 @@ def by_bits(value: Expr) -> Expr:
     """A bfloat16 number as float32: inside a `Let` the lowering of a conversion forgets what the bits mean."""
     bits = tirx.reinterpret("uint16", value).astype("uint32") << tirx.const(16, "uint32")
     return tirx.reinterpret("float32", bits)
-
-
-def by_value(call: ir.Call, params: Sequence[ir.Var]) -> Expr:
-    """`by_bits` of an element of a buffer that the function allocates is a conversion again: TVM makes such a buffer
-    float32, whose bits are others."""
-    if not _is(call, "reinterpret") or str(dtype_of(call)).partition("x")[0] != "float32":
-        return call
-    shifted = call.args[0]
-    wide = shifted.a if isinstance(shifted, tirx.LShift) else None
-    load = wide.value.args[0] if isinstance(wide, tirx.Cast) and _is(wide.value, "reinterpret") else None
-    return tirx.Cast(str(call.ty.dtype), load) if is_local(load, params) else call
-
-
-def is_local(load: object, params: Sequence[ir.Var]) -> bool:
-    """Whether a bfloat16 number is read from a buffer that is none of the `params`."""
-    return (
-        isinstance(load, ir.TensorLoad)
-        and str(dtype_of(load)).partition("x")[0] == "bfloat16"
-        and not any(load.source.same_as(param) for param in params)
-    )
-
-
-def _is(value: Expr, name: str) -> bool:
-    return isinstance(value, ir.Call) and isinstance(value.op, ir.Op) and value.op.name.rpartition(".")[2] == name
 
 
 def rounded(value: Expr) -> Expr:

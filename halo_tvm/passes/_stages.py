@@ -22,11 +22,10 @@ from tvm.ir import Expr
 
 from ..tir_schedules.blocks import length
 from ..tir_schedules.code.lets import chain_of, has_lets, under_lets, with_own_names
-from ._bfloat16 import is_bfloat16
+from ._bfloat16 import COMPARISONS, is_bfloat16
 
 _CHOICES = 4  # more than a number has that is quantised once
 _LONG, _LONGEST = 500, 1_000_000  # expressions of one name, and of a store, written out: 3 s of compilation
-_COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 
 
 class Stages:
@@ -45,7 +44,7 @@ class Stages:
     def chosen(self, choice: tirx.Select) -> Expr:
         """`choice`, with a mark on what it compares and gives, where that is made of choices."""
         compared, values = choice.condition, (choice.true_value, choice.false_value)
-        if not isinstance(compared, _COMPARISONS):
+        if not isinstance(compared, COMPARISONS):
             return choice
         sides = (compared.a, compared.b)
         for given in values:

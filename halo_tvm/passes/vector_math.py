@@ -39,13 +39,14 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import Expr
 
-from ..tir_schedules.blocks import loads, uses
+from ..tir_schedules.blocks import uses
 from ..tir_schedules.code import inverse_trigonometry, power, trigonometry, vector_math
 from ..tir_schedules.code.bits import dtype_of, is_nan, kind_of, with_lanes
 from ..tir_schedules.code.lets import hoist_lets, let
 from ..tir_schedules.code.vector_math import gelu, gelu_tanh
-from ._bfloat16 import by_bits, by_value, can_widen, is_bfloat16, is_local, rounded, widened
+from ._bfloat16 import COMPARISONS, as_float32, can_widen, compared, is_bfloat16, rounded, widened
 from ._stages import Stages
+from ._wide_buffers import with_wide_buffers
 from .graph_pass import Context, Pass, Report
 
 _NARROW = vector_math.BUILDERS | inverse_trigonometry.BUILDERS
@@ -99,6 +100,8 @@ def rewrite_function(
             return call
         name = call.op.name.rpartition(".")[2]
         new = None
+        if name == "isnan" and is_bfloat16(call.args[0]):
+            return is_nan(as_float32(call.args[0]))
         if name == "isnan" and str(dtype_of(call.args[0])).startswith("float"):
             return is_nan(call.args[0])
         if name == "pow":
@@ -135,19 +138,17 @@ def rewrite_function(
         return value if factor == 1.0 else tirx.const(factor, "float32") * value
 
     # GELU first: it is recognised by its erf or tanh. No callback may raise: that kills the process.
+    func = with_wide_buffers(func) if wide else func
     func = tvm_ffi.structural_map(func, (tirx.Mul, whole_gelu), order="post")
     func = tvm_ffi.structural_map(func, (tirx.Select, stages.chosen), order="pre")
     steps = (
         (ir.Call, replace),
         (tirx.Cast, _lengthened),
+        *((kind, compared) for kind in COMPARISONS),
         (tirx.BufferStore, flat),
         (tirx.For, lambda loop: stages.in_lanes(_without_shared(loop))),
     )
-    func = stages.elsewhere(tvm_ffi.structural_map(func, steps, order="post"))
-    params = list(func.params)
-    if any(is_local(load, params) for load in loads(func.body)):
-        func = tvm_ffi.structural_map(func, (ir.Call, lambda call: by_value(call, params)), order="post")
-    return func
+    return stages.elsewhere(tvm_ffi.structural_map(func, steps, order="post"))
 
 
 def _without_shared(loop: tirx.For) -> tirx.For:
@@ -167,10 +168,11 @@ def _without_shared(loop: tirx.For) -> tirx.For:
 
 
 def _lengthened(cast: tirx.Cast) -> Expr:
-    """A conversion from bfloat16 to float32 by integers, of arithmetic by its operands': it has no bits of its own."""
-    if str(dtype_of(cast)) != "float32" or not is_bfloat16(cast.value):
+    """A conversion from bfloat16 to float32, and from that to others: TVM would convert the bits inside of a `Let`."""
+    if is_bfloat16(cast) or not is_bfloat16(cast.value):
         return cast
-    return widened(cast.value) if can_widen(cast.value) else by_bits(cast.value)
+    value = as_float32(cast.value)
+    return value if str(dtype_of(cast)) == "float32" else tirx.Cast(str(dtype_of(cast)), value)
 
 
 def gelu_of(product: tirx.Mul) -> tuple[str, float, Expr] | None:

@@ -113,6 +113,20 @@ def loads(node: ir.Expr | tirx.Stmt) -> list[ir.TensorLoad]:
     return found
 
 
+def allocated(body: tirx.Stmt) -> list[ir.Var]:
+    """The buffers that `body` allocates, in order."""
+    found: list[ir.Var] = []
+    tvm_ffi.structural_walk(
+        body,
+        [
+            (s_tir.SBlock, lambda block: found.extend(block.alloc_buffers)),
+            (tirx.AllocBuffer, lambda stmt: found.append(stmt.buffer)),
+        ],
+        order="pre",
+    )
+    return found
+
+
 def calls(node: ir.Expr) -> int:
     """Number of calls (exp, if_then_else, ...) in `node`."""
     found: list[ir.Call] = []

@@ -9,6 +9,7 @@ import pytest
 from gpu_code import cuda_source
 from tvm import tirx
 
+from halo_tvm.errors import UnsupportedModel
 from halo_tvm.in_process import compile_in_process
 
 torch = pytest.importorskip("torch")
@@ -86,6 +87,16 @@ def test_matrices_of_many_sizes() -> None:
     for n in (1, 2, 3, 8, 17, 40):
         a = torch.randn(2, n, n, generator=torch.Generator().manual_seed(n)) + n**0.5 * torch.eye(n)
         check(lambda a: (L.inv(a), L.qr(a), L.svdvals(a), L.eigvalsh(a @ a.mT), L.cholesky(a @ a.mT)), [a])
+
+
+def test_one_half_of_a_hermitian_matrix_is_read() -> None:
+    a = torch.randn(2, 3, 3, generator=torch.Generator().manual_seed(0))
+    check(lambda a: L.pinv(a, hermitian=True), [a])
+
+
+def test_a_matrix_without_elements_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match=r"expected matrices with elements, found sizes \[0, 0\]"):
+        check(L.det, [torch.zeros(0, 0)])
 
 
 def test_what_torch_raises_for_is_not_finite() -> None:

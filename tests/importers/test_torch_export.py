@@ -128,8 +128,18 @@ def heads(b: int, h: int, s: int, d: int = 8) -> torch.Tensor:
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=q[:, :, :, :5].mean(1, keepdim=True)),
         lambda q, k, v: F.scaled_dot_product_attention(q[:, :, :3], k, v, is_causal=True),
         lambda q, k, v: F.scaled_dot_product_attention(q[0], k[0], v[0]),
+        lambda q, k, v: F.scaled_dot_product_attention(q[0], k[0], v[0], attn_mask=q[0, :, :, :1] > 0),
     ],
-    ids=["plain", "causal", "grouped", "bool mask", "float mask", "causal, fewer queries", "no batch"],
+    ids=[
+        "plain",
+        "causal",
+        "grouped",
+        "bool mask",
+        "float mask",
+        "causal, fewer queries",
+        "one head",
+        "one head, mask",
+    ],
 )
 @pytest.mark.sampled(2)
 def test_attention_forms(function) -> None:
@@ -183,6 +193,18 @@ X, I = normal(3, 4, 6), torch.tensor([[2, 0, -1], [1, 1, 0]])
         lambda x, i: tuple(F.embedding_bag(i.abs(), x[0], mode=mode, padding_idx=1) for mode in ("sum", "mean", "max")),
         lambda x, i: F.embedding_bag(i.abs().flatten(), x[0], torch.stack([i[0, 1], i[1, 0], i[0, 0]]), mode="mean"),
         lambda x, i: (x, None, {"a": [i, torch.arange(3)]}),
+        lambda x, i: tuple(
+            f(x > 0, x[:, :1] > 0) for f in (torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge)
+        ),
+        lambda x, i: (*(x > 0).cummax(1), (x > 0).clamp_max(x > 1), ((x > 0) == True).all(-1)),  # noqa: E712
+        lambda x, i: (
+            *(x.index_reduce(1, i[0].abs(), x[:, :3], how) for how in ("amax", "mean")),
+            x.put(i, x[0, :2, :3]),
+            *(x.diagonal_scatter(x.diagonal(o, 0, 2) * 2, o, 0, 2) for o in (0, 2, -1)),
+            x.sgn(),
+            F.bilinear(x[0], x[1], x[:2, :, :1].expand(2, 4, 6)[:, :1].expand(2, 6, 6)),
+        ),
+        lambda x, i: (F.pad(x, (2, 3), "circular"), F.pad(x[None], (1, -2, 2, 1), "circular")),
     ],
 )
 @pytest.mark.sampled(8)

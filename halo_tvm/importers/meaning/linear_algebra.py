@@ -14,7 +14,7 @@ from tvm import relax, te, tirx
 from ...relay_ops.parts import factorisations, matrix_exponential, rotations
 from .builder import Builder, expr_dtype, expr_shape
 from .pointwise import Scalar, const
-from .sizes import Dim
+from .sizes import Dim, plain
 
 Kernel = Callable[..., te.Tensor | list[te.Tensor]]
 
@@ -240,6 +240,8 @@ def _each(b: Builder, kernel: Kernel, xs: Sequence[relax.Expr], name: str, vecto
     for place, x in enumerate(xs):
         own = 1 if place >= len(xs) - vectors else 2
         shape = expr_shape(x)
+        empty = [dim for dim in map(plain, shape[-own:]) if isinstance(dim, int) and dim == 0]
+        b.refuse_unless(not empty, f"expected matrices with elements, found sizes {list(shape)}")
         flat.append(b.emit(relax.op.reshape(x, [b.sizes.product(shape[:-own]), *shape[-own:]])))
     lead = expr_shape(xs[0])[:-2]
     found = b.te(kernel, *flat, name=name)

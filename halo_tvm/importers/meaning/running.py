@@ -31,8 +31,8 @@ def running_places(b: Builder, x: relax.Expr, extreme: relax.Expr, axis: int) ->
             here = i[axis].astype("int64")
             value = x(*i)
             found = value == extreme(*i)
-            if "float" in str(x.dtype):
-                found = tirx.any(found, tirx.isnan(value))
+            if "float" in str(x.dtype):  # TVM asks no bfloat16 whether it is NaN
+                found = tirx.any(found, tirx.isnan(value.astype("float32") if str(x.dtype) == "bfloat16" else value))
             return tirx.Select(found, here, tirx.const(0, "int64"))
 
         return te.compute(x.shape, element, name="places")

@@ -36,6 +36,31 @@ def _ndtri(x: torch.Tensor) -> torch.Tensor:
     return torch.erfinv(2 * x - 1) * math.sqrt(2)
 
 
+def _sgn(x: torch.Tensor) -> torch.Tensor:
+    if not x.is_complex():
+        return x.sign()
+    size = x.abs()
+    return torch.where(size == 0, 0, x / torch.where(size == 0, 1, size))
+
+
+def _bilinear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    y: torch.Tensor,
+    expand1: list[int],
+    expand2: list[int],
+    expand3: list[int],
+    sumdim: list[int],
+    unroll_dim: int = 1,
+) -> torch.Tensor:
+    """out[n, k] = x[n, i] weight[k, i, j] y[n, j]: nothing but `torch.bilinear` makes the operator."""
+    if (expand1, expand2, expand3, sumdim) != ([1, 3], [0], [1, 2], [2, 3]):
+        return NotImplemented
+    k, i, j = weight.shape
+    turned = x @ weight.permute(1, 0, 2).reshape(i, k * j)
+    return (turned.view(-1, k, j) * y.unsqueeze(1)).sum(-1)
+
+
 def _variance_and_mean(
     x: torch.Tensor, dim: list[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,6 +135,37 @@ def _kept(found: list[torch.Tensor], dim: int, keepdim: bool) -> tuple[torch.Ten
     return values, places
 
 
+# Elements at places.
+
+
+def _index_reduce(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
+) -> torch.Tensor:
+    if x.dim() == 0:
+        return _index_reduce(x[None], 0, index, source.reshape(-1), reduce, include_self=include_self)[0]
+    shape = [1] * x.dim()
+    shape[dim] = -1
+    return x.scatter_reduce(dim, index.view(shape).expand_as(source), source, reduce, include_self=include_self)
+
+
+def _put(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor, accumulate: bool = False) -> torch.Tensor:
+    return x.flatten().index_put((index.flatten(),), source.flatten(), accumulate).view_as(x)
+
+
+def _diagonal_scatter(
+    x: torch.Tensor, src: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> torch.Tensor:
+    """The diagonal is the last axis of `src`: each row of the matrices has at most one element of it."""
+    matrices = x.movedim((dim1, dim2), (-2, -1))
+    rows, columns = (torch.arange(size) for size in matrices.shape[-2:])
+    first = max(-offset, 0)  # row of the diagonal's first element
+    if src.shape[-1] == 0:
+        return x.clone()
+    of_rows = src.index_select(-1, (rows - first).clamp(0, src.shape[-1] - 1)).unsqueeze(-1)
+    on_diagonal = columns - rows.unsqueeze(-1) == offset
+    return torch.where(on_diagonal, of_rows, matrices).movedim((-2, -1), (dim1, dim2))
+
+
 DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable[..., object]] = {
     _aten.fmax.default: _fmax,
     _aten.fmin.default: _fmin,
@@ -125,4 +181,9 @@ DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable[..., object]] = {
     _aten.nanmedian.dim: _median_of_numbers,
     _aten.nanmedian.default: _median_of_all_numbers,
     _aten.kthvalue.default: _smallest,
+    _aten.index_reduce.default: _index_reduce,
+    _aten.put.default: _put,
+    _aten.diagonal_scatter.default: _diagonal_scatter,
+    _aten.sgn.default: _sgn,
+    _aten._trilinear.default: _bilinear,
 }

@@ -1,6 +1,6 @@
 """scaled_dot_product_attention -> halo.attention.
 
-torch      q [b, h, s, d]   k, v [b, h_kv, t, d]   (a rank of 3 has no batch)
+torch      q [b, h, s, d]   k, v [b, h_kv, t, d]   (a rank of 3 has one head)
 halo       q [b, s, h, d]   k, v [b, t, h_kv, d]
 A mask that is the same for all queries becomes a key mask, any other one a bias of -inf where it hides.
 Heads that the graph repeats for grouped queries are taken from before the repetition.
@@ -15,7 +15,8 @@ from tvm import relax, tirx
 
 from ....dimensions import is_one
 from ....relay_ops import OPERATORS
-from ...meaning.builder import Refused
+from ...meaning.builder import Refused, expr_dtype
+from ...meaning.pointwise import widened
 from .._call import Call, constant, fixed
 from .._registry import converter, target_name
 
@@ -35,9 +36,10 @@ def attention(c: Call) -> relax.Expr:
     if k.ty.ndim == 4 and v.ty.ndim == 4 and _differ(k.ty.shape.values[1], v.ty.shape.values[1]):
         k, v = c.tensor("key"), c.tensor("value")
     depth, value_depth = (fixed(c.shape_of(n)[-1], "head size") for n in ("query", "value"))
-    if rank != 4 or depth != value_depth:
+    if rank > 4 or depth != value_depth:
         return _composed(c, depth)
-    b, h, s, _ = c.shape_of("query")
+    q, k, v = (_with_heads(c, x) for x in (q, k, v))
+    b, h, s, _ = q.ty.shape.values
     t, h_kv = k.ty.shape.values[2], k.ty.shape.values[1]
     h, h_kv = fixed(h, "number of heads"), fixed(h_kv, "number of heads")
     if not c.sizes.is_equal(k.ty.shape.values[0], b) or h % h_kv:
@@ -52,7 +54,13 @@ def attention(c: Call) -> relax.Expr:
     y = OPERATORS["attention"].call(
         *operands, *extras, num_heads=h, num_kv_heads=h_kv, head_dim=depth, scale=scale, causal=causal or None, **attrs
     )
-    return c.permute(c.emit(y), _TURN)
+    y = c.permute(c.emit(y), _TURN)
+    return y if rank == 4 else c.reshape(y, c.shape)
+
+
+def _with_heads(c: Call, x: relax.Expr) -> relax.Expr:
+    b, *rest = x.ty.shape.values
+    return c.reshape(x, [b, 1, *rest]) if len(rest) == 2 else x
 
 
 def _differ(a: tirx.PrimExpr, b: tirx.PrimExpr) -> bool:
@@ -66,11 +74,13 @@ def _mask(c: Call, s: tirx.PrimExpr, t: tirx.PrimExpr) -> tuple[list[relax.Expr]
     node = _unexpanded(c.nodes["attn_mask"])
     mask = c.as_tensor(c.translator.env[node], None)
     shape = list(mask.ty.shape.values)
-    shape = [tirx.IntImm("int64", 1)] * (4 - len(shape)) + shape
+    if c.rank("query") == len(shape) == 3:
+        shape.insert(1, 1)
+    shape = [1] * (4 - len(shape)) + shape
+    mask = c.reshape(mask, shape)
     if not c.sizes.is_equal(shape[3], t):
         shape[3] = t
         mask = c.broadcast(mask, shape)
-    mask = c.reshape(mask, shape)
     batch = c.shape_of("query")[0]
     if str(mask.ty.dtype) == "bool" and all(is_one(d) for d in shape[1:3]):
         keys = c.broadcast(c.reshape(mask, [shape[0], t]), [batch, t])
@@ -123,26 +133,27 @@ def _unrepeated(c: Call, name: str) -> relax.Expr:
 
 
 def _composed(c: Call, depth: int) -> relax.Expr:
-    """softmax(q @ k^T * scale + mask) @ v from its parts, for forms that the operator has not."""
+    """softmax(q @ k^T * scale + mask) @ v from its parts, for forms that the operator has not, in float32."""
     if c["enable_gqa"]:
         raise Refused("enable_gqa=True and unequal head sizes or lengths")
-    q, k, v = (c.tensor(n) for n in ("query", "key", "value"))
+    q, k, v = (widened(c, c.tensor(n)) for n in ("query", "key", "value"))
+    dtype = expr_dtype(q)
     scale = float(c["scale"]) if c["scale"] is not None else 1 / math.sqrt(depth)
     rank = c.rank("key")
     turned = c.permute(k, [*range(rank - 2), rank - 1, rank - 2])
-    scores = c.emit(relax.op.multiply(c.emit(relax.op.matmul(q, turned)), constant(scale, c.dtype)))
+    scores = c.emit(relax.op.multiply(c.emit(relax.op.matmul(q, turned)), constant(scale, dtype)))
     if c["is_causal"]:
         s, t = c.shape_of("query")[-2], c.shape_of("key")[-2]
-        rows = c.reshape(c.emit(relax.op.arange(0, s, 1, "int64")), [s, tirx.IntImm("int64", 1)])
+        rows = c.reshape(c.emit(relax.op.arange(0, s, 1, "int64")), [s, 1])
         seen = c.emit(relax.op.less_equal(c.emit(relax.op.arange(0, t, 1, "int64")), rows))
-        scores = c.emit(relax.op.where(seen, scores, constant(_HIDDEN, c.dtype)))
+        scores = c.emit(relax.op.where(seen, scores, constant(_HIDDEN, dtype)))
     if c.has("attn_mask"):
         mask = c.tensor("attn_mask")
         if str(mask.ty.dtype) == "bool":
-            scores = c.emit(relax.op.where(mask, scores, constant(_HIDDEN, c.dtype)))
+            scores = c.emit(relax.op.where(mask, scores, constant(_HIDDEN, dtype)))
         else:
-            scores = c.emit(relax.op.add(scores, c.cast(mask, c.dtype)))
+            scores = c.emit(relax.op.add(scores, c.cast(mask, dtype)))
     axis = scores.ty.ndim - 1
-    hidden = c.emit(relax.op.equal(c.emit(relax.op.max(scores, [axis], keepdims=True)), constant(_HIDDEN, c.dtype)))
-    weights = c.emit(relax.op.where(hidden, constant(0, c.dtype), c.emit(relax.op.nn.softmax(scores, axis))))
-    return c.emit(relax.op.matmul(weights, v))
+    hidden = c.emit(relax.op.equal(c.emit(relax.op.max(scores, [axis], keepdims=True)), constant(_HIDDEN, dtype)))
+    weights = c.emit(relax.op.where(hidden, constant(0, dtype), c.emit(relax.op.nn.softmax(scores, axis))))
+    return c.cast(c.emit(relax.op.matmul(weights, v)), c.dtype)

@@ -152,6 +152,7 @@ def exponential(c: Call) -> relax.Expr:
 @converter("linalg_pinv.atol_rtol_tensor")
 def pseudo_inverse(c: Call) -> relax.Expr:
     x = c.tensor("self")
+    x = linear_algebra.of_half(c, x, upper=False) if c["hermitian"] else x
     limits = [c.tensor(name) if c.has(name) else constant(0.0, expr_dtype(x)) for name in ("atol", "rtol")]
     return linear_algebra.pseudo_inverse(c, x, *limits)
 

@@ -12,6 +12,7 @@ from ...meaning.pointwise import pointwise, widened
 from ...meaning.reduction import arg_index, log_sum_exp
 from ...meaning.running import running_extreme, running_log_sum_exp, running_places
 from ...meaning.selection import first_in_order
+from ...meaning.sizes import prim
 from .._call import Call, constant
 from .._registry import converter
 
@@ -163,9 +164,10 @@ def running_extremes(c: Call) -> tuple[relax.Expr, relax.Expr]:
     x = c.tensor("self")
     if c.rank("self") == 0:
         return x, constant(0, "int64")
-    axis = c.axis("dim")
+    axis, dtype = c.axis("dim"), expr_dtype(x)
+    x = c.cast(x, "uint8") if dtype == "bool" else x
     values = running_extreme(c, x, axis, largest="cummax" in str(c.node.target))
-    return values, running_places(c, x, values, axis)
+    return c.cast(values, dtype), running_places(c, x, values, axis)
 
 
 @converter("logcumsumexp.default")
@@ -206,9 +208,6 @@ def histc(c: Call) -> relax.Expr:
     if high <= low:
         raise Refused("bounds that come from the data")
     x = c.tensor("self")
-    total = tirx.IntImm("int64", 1)
-    for size in c.shape_of("self"):
-        total = total * size
 
     def compute(x: te.Tensor) -> te.Tensor:
         k = te.reduce_axis((0, x.shape[0]), "k")
@@ -221,14 +220,12 @@ def histc(c: Call) -> relax.Expr:
             inside = tirx.all(value >= least, value <= tirx.const(high, x.dtype), place == i)
             return te.sum(inside.astype(x.dtype), axis=k)
 
-        return te.compute((tirx.IntImm("int64", bins),), at, name="histc")
+        return te.compute((prim(bins),), at, name="histc")
 
-    return c.te(compute, c.cast(c.reshape(x, [total]), c.dtype), name="histc")
+    return c.te(compute, c.cast(c.reshape(x, [c.sizes.product(c.shape_of("self"))]), c.dtype), name="histc")
 
 
 @converter("one_hot.default")
 def one_hot(c: Call) -> relax.Expr:
-    depth = c.shape[-1]
-    one = tirx.IntImm("int64", 1)
-    x = c.reshape(c.tensor("self"), [*c.shape_of("self"), one])
-    return c.cast(c.emit(relax.op.equal(x, c.emit(relax.op.arange(0, depth, 1, "int64")))), c.dtype)
+    x = c.reshape(c.tensor("self"), [*c.shape_of("self"), 1])
+    return c.cast(c.emit(relax.op.equal(x, c.emit(relax.op.arange(0, c.shape[-1], 1, "int64")))), c.dtype)

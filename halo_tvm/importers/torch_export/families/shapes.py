@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from tvm import ir, relax, te, tirx
 
+from ....dimensions import is_one
 from ...meaning.builder import Refused
+from ...meaning.sizes import prim
 from ...meaning.wrapping import around
 from .._call import Call, fixed
 from .._registry import converter
@@ -54,11 +56,11 @@ def repeat(c: Call) -> relax.Expr:
     """Along an axis of one element it is a broadcast; else a concatenation of the axis with itself."""
     repeats = c["repeats"] if "repeats" in c.nodes else c["dims"]
     shape = c.shape_of("self")
-    lead = [tirx.IntImm("int64", 1)] * (len(c.shape) - len(shape))
+    lead = [1] * (len(c.shape) - len(shape))
     repeats = [1] * (len(c.shape) - len(repeats)) + list(repeats)
     shape = lead + shape
     x = c.reshape(c.tensor("self"), shape)
-    ones = [isinstance(d, tirx.IntImm) and d.value == 1 for d in shape]
+    ones = [is_one(d) for d in shape]
     x = c.broadcast(x, [r if one else d for d, r, one in zip(shape, repeats, ones)])
     for axis, (times, one) in enumerate(zip(repeats, ones)):
         if one or times == 1:
@@ -81,7 +83,7 @@ def slice_(c: Call) -> relax.Expr:
     if isinstance(length, tirx.IntImm) or all(isinstance(c[end], int | None) for end in ("start", "end")):
         return _strided(c, x, axis, start, kept, step)  # the ranges of sizes hold what torch found out
     stop = length if c["end"] is None else wrapped(c, c["end"], length)
-    found = (tirx.max(_size(stop) - start, tirx.IntImm("int64", 0)) + (step - 1)) // step
+    found = (tirx.max(prim(stop) - start, tirx.IntImm("int64", 0)) + (step - 1)) // step
     return _strided(c, x, axis, start, kept, step, None if c.sizes.simplify(found - kept) == 0 else length)
 
 
@@ -105,8 +107,8 @@ def _strided(
     if isinstance(start, int) and isinstance(count, tirx.IntImm) and int(count):
         return c.emit(relax.op.strided_slice(x, [axis], [start], [start + (int(count) - 1) * step + 1], [step]))
     if within is None and step == 1:
-        first, stop = _size(start), c.sizes.simplify(_size(start) + count)
-        part = c.emit(relax.op.strided_slice(x, [axis], [first], [stop], [_size(1)], assume_inbound=True))
+        first, stop = prim(start), c.sizes.simplify(prim(start) + count)
+        part = c.emit(relax.op.strided_slice(x, [axis], [first], [stop], [prim(1)], assume_inbound=True))
         if c.sizes.simplify(part.ty.shape.values[axis] - count) == 0:
             return part
 
@@ -121,11 +123,7 @@ def _strided(
 
         return te.compute(shape, at, name="slice")
 
-    return c.te(compute, x, _size(start), _size(count), name="slice")
-
-
-def _size(value: object) -> tirx.PrimExpr:
-    return tirx.IntImm("int64", value) if isinstance(value, int) else value
+    return c.te(compute, x, prim(start), prim(count), name="slice")
 
 
 @converter("select.int")
@@ -173,35 +171,28 @@ def cat(c: Call) -> relax.Expr:
 def stack(c: Call) -> relax.Expr:
     axis = int(c["dim"]) % c.out.dim()
     shape = c.shape
-    shape[axis] = tirx.IntImm("int64", 1)
+    shape[axis] = 1
     parts = [c.reshape(c.as_tensor(x, c.dtype), shape) for x in c["tensors"]]
     return parts[0] if len(parts) == 1 else c.emit(relax.op.concat(parts, axis))
 
 
 @converter("constant_pad_nd.default", "pad.default")
 def pad(c: Call) -> relax.Expr:
-    mode = c["mode"] if "mode" in c.nodes else "constant"
-    amounts = [a if mode == "constant" and isinstance(a, ir.Expr) else fixed(a, "padding") for a in c["pad"]]
-    value = float(c["value"] or 0)
-    rank = c.rank("self")
-    before, after = [0] * rank, [0] * rank
-    for i in range(len(amounts) // 2):
-        before[rank - 1 - i], after[rank - 1 - i] = amounts[2 * i : 2 * i + 2]
-    return padded(c, c.tensor("self"), before, after, mode, value)
+    return _padded(c, c["pad"], c["mode"] if "mode" in c.nodes else "constant", float(c["value"] or 0))
 
 
 @converter(
     "reflection_pad1d.default", "reflection_pad2d.default", "replication_pad1d.default", "replication_pad2d.default"
 )
 def mirror_pad(c: Call) -> relax.Expr:
-    amounts = [fixed(a, "padding") for a in c["padding"]]
-    rank = c.rank("self")
-    before, after = [0] * rank, [0] * rank
-    for i in range(len(amounts) // 2):
-        before[rank - 1 - i], after[rank - 1 - i] = amounts[2 * i : 2 * i + 2]
-    return padded(
-        c, c.tensor("self"), before, after, "reflect" if "reflection" in str(c.node.target) else "replicate", 0.0
-    )
+    return _padded(c, c["padding"], "reflect" if "reflection" in str(c.node.target) else "replicate")
+
+
+def _padded(c: Call, pads: Sequence[object], mode: str, value: float = 0.0) -> relax.Expr:
+    """`pads`: before and after the last axis, then the one before it, and so on."""
+    amounts = [a if mode == "constant" and isinstance(a, ir.Expr) else fixed(a, "padding") for a in pads]
+    before, after = ([*amounts[end::2], *[0] * (c.rank("self") - len(amounts) // 2)][::-1] for end in (0, 1))
+    return padded(c, c.tensor("self"), before, after, mode, value)
 
 
 def padded(
@@ -216,7 +207,7 @@ def padded(
 
     Of constants, amounts may be expressions of sizes.
     """
-    if mode not in ("constant", "reflect", "replicate"):
+    if mode not in ("constant", "reflect", "replicate", "circular"):
         raise Refused(f"mode={mode!r}")
     amounts = (*before, *after)
     sized = [i for i, amount in enumerate(amounts) if not isinstance(amount, int)]
@@ -238,6 +229,8 @@ def padded(
                     k = tirx.Select(k >= d, 2 * d - 2 - k, k)
                 elif mode == "replicate" and (b or a):
                     k = tirx.max(tirx.min(k, d - 1), tirx.IntImm("int64", 0))
+                elif mode == "circular" and (b or a):  # torch turns once at most
+                    k = tirx.Select(k < 0, k + d, tirx.Select(k >= d, k - d, k))
                 else:
                     inside += [k >= 0] if not isinstance(b, int) or b > 0 else []
                     inside += [k < d] if not isinstance(a, int) or a > 0 else []
