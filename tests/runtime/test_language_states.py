@@ -61,7 +61,7 @@ def near(found: np.ndarray, expected: np.ndarray) -> None:
 class Recording:
     """Steps that note what they read."""
 
-    overwrites, context = True, 64
+    overwrites, context, source = True, 64, None
 
     def __init__(self) -> None:
         self.filled = [0]
