@@ -39,8 +39,8 @@ def _matmul(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
         def term(*index: ir.Expr) -> ir.Expr:
             lead = index[: len(index) - row - column]
-            left = a(*_own(a, lead, 2), *index[len(lead) : len(lead) + row], k)
-            right = b(*_own(b, lead, 2), k, *index[len(index) - column :])
+            left = a(*_own(a, lead), *index[len(lead) : len(lead) + row], k)
+            right = b(*_own(b, lead), k, *index[len(index) - column :])
             return te.sum(left.astype("float32") * right.astype("float32"), axis=k)
 
         total = te.compute(list(call.ty.shape.values), term, name="matmul")
@@ -49,9 +49,9 @@ def _matmul(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return bb.call_te(compute, *call.args, primfunc_name_hint="matmul")
 
 
-def _own(x: te.Tensor, index: Sequence[ir.Expr], inner: int) -> list[ir.Expr]:
-    """Of the places `index` in a batch those of `x`, whose last `inner` axes are not the batch's."""
-    lead = x.shape[:-inner]
+def _own(x: te.Tensor, index: Sequence[ir.Expr]) -> list[ir.Expr]:
+    """Of the places `index` in a batch those of `x`, whose last two axes are not the batch's."""
+    lead = x.shape[:-2]
     return [0 if is_one(dim) else place for dim, place in zip(lead, index[len(index) - len(lead) :])]
 
 
