@@ -26,6 +26,8 @@ from ._bfloat16 import COMPARISONS, is_bfloat16
 
 _CHOICES = 4  # more than a number has that is quantised once
 _LONG, _LONGEST = 500, 1_000_000  # expressions of one name, and of a store, written out: 3 s of compilation
+# Of a bfloat16, whose choices are no stages: TVM's simplifier goes through each again for every choice around it.
+_LONGEST_NARROW = 5_000
 
 
 class Stages:
@@ -71,7 +73,8 @@ class Stages:
             if stored[var] > _LONG and str(var.ty.dtype) != "bool":
                 stored[var] = 1
                 longs.append(var)
-        if sum(whole.values()) + length(last, whole) > _LONGEST:
+        longest = _LONGEST_NARROW if is_bfloat16(last) else _LONGEST
+        if sum(whole.values()) + length(last, whole) > longest:
             self._marked.update(longs)
         return value
 
