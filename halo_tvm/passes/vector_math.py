@@ -100,10 +100,9 @@ def rewrite_function(
             return call
         name = call.op.name.rpartition(".")[2]
         new = None
-        if name == "isnan" and is_bfloat16(call.args[0]):
-            return is_nan(as_float32(call.args[0]))
-        if name == "isnan" and str(dtype_of(call.args[0])).startswith("float"):
-            return is_nan(call.args[0])
+        if name == "isnan":
+            number = as_float32(call.args[0]) if is_bfloat16(call.args[0]) else call.args[0]
+            return is_nan(number) if str(dtype_of(number)).startswith("float") else call
         if name == "pow":
             new = _constant_power(*call.args)
             if new is None and wide:

@@ -72,6 +72,7 @@ _BINARY = {
     "Add": relax.op.add,
     "Sub": relax.op.subtract,
     "Mul": relax.op.multiply,
+    "Equal": relax.op.equal,
     "Less": relax.op.less,
     "LessOrEqual": relax.op.less_equal,
     "Greater": relax.op.greater,
@@ -88,14 +89,6 @@ _BINARY = {
 @converter(*_BINARY)
 def binary(node: Node) -> relax.Expr:
     return _BINARY[node.op](*operands(node))
-
-
-@converter("Equal")
-def equal(node: Node) -> relax.Expr:
-    a, b = operands(node)
-    if expr_dtype(a) == "bool":
-        return relax.op.logical_not(node.emit(relax.op.logical_xor(a, b)))
-    return relax.op.equal(a, b)
 
 
 @converter("Div")

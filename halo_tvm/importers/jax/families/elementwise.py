@@ -68,20 +68,12 @@ def _of_element(function: Callable[[Scalar], Scalar]) -> Converter:
 
 
 def _comparison(function: Callable[..., relax.Expr]) -> Converter:
-    return lambda c: _compared(c, function)
+    return lambda c: c.spread(c.emit(function(c.operand(0), c.operand(1))), c.shape)
 
 
 def by_type(of_numbers: Callable[..., relax.Expr], of_bools: Callable[..., relax.Expr]) -> Converter:
     """One function of two tensors of numbers, another one of bools."""
     return lambda c: joined(c, of_bools if c.dtype == "bool" else of_numbers, [0, 1])
-
-
-def _compared(c: Primitive, function: Callable[..., relax.Expr]) -> Value:
-    """The code generator has no order of bools."""
-    operands = [c.operand(i) for i in range(2)]
-    if c.dtype_of(0) == "bool":
-        operands = [c.cast(x, "int8") for x in operands]
-    return c.spread(c.emit(function(*operands)), c.shape)
 
 
 for _name, _source in _UNARY.items():
