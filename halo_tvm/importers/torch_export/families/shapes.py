@@ -229,6 +229,8 @@ def padded(
                     k = tirx.Select(k >= d, 2 * d - 2 - k, k)
                 elif mode == "replicate" and (b or a):
                     k = tirx.max(tirx.min(k, d - 1), tirx.IntImm("int64", 0))
+                elif mode == "circular" and (b < 0 or a < 0):  # what is left once these are cut repeats
+                    k = tirx.floormod(j - max(b, 0), d + min(b, 0) + min(a, 0)) - min(b, 0)
                 elif mode == "circular" and (b or a):  # torch turns once at most
                     k = tirx.Select(k < 0, k + d, tirx.Select(k >= d, k - d, k))
                 else:
