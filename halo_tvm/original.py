@@ -6,15 +6,15 @@ import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .artifact import UNBOUNDED, Manifest, TensorSpec, range_of, read_manifest
 from .errors import Declined, UsageError
-from .imported import ImportedModel
-from .importers import import_model
-from .reference import cases_of
-from .text_reference import Passage, passage_of
+
+if TYPE_CHECKING:
+    from .imported import ImportedModel
 
 _KINDS = {
     "onnx": "ONNX file",
@@ -49,6 +49,8 @@ def check_original(source: Mapping[str, object], path: Path | str) -> None:
 
 def import_original(source: Mapping[str, object], path: Path | str, shapes: tuple[str, ...] = ()) -> ImportedModel:
     """The model at `path` with the dimensions `shapes` give; `UsageError` when it is not the one `source` names."""
+    from .importers import import_model  # reads with TVM, which a host that only runs artifacts may lack
+
     check_original(source, path)
     part = source.get("part")
     model = import_model(f"{path}:{part}" if part else str(path), shapes=shapes)
@@ -86,6 +88,9 @@ def reference_of(
         raise UsageError(f"expected --reference with the original beside --text {text}, which it reads, found none")
     if reference is None or is_archive(reference):
         return reference
+    from .reference import cases_of
+    from .text_reference import Passage, passage_of
+
     manifest = read_manifest(artifact)
     model = import_original(manifest.source, reference, _shapes(manifest))
     cases = cases_of(model, seed, precision=manifest.precision)

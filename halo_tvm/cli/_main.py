@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from .. import __version__, config
-from ..errors import INTERRUPTED, HaloError, UnknownName
+from ..errors import INTERRUPTED, HaloError, MissingPackage, UnknownName
 from ..interrupts import noted
 from ..text import one_line
 from . import _missing
@@ -102,8 +102,14 @@ def _dispatch(argv: Sequence[str]) -> int:
     options = config.resolve(verb.CONFIG, given)
     if verbose:
         print(options, file=sys.stderr, flush=True)
-    _missing.check(options)
-    return verb.run(options)
+    try:
+        _missing.check(options)
+        return verb.run(options)
+    except ImportError as error:
+        package = _missing.package_missing(error)
+        if package is None:
+            raise
+        raise MissingPackage(package, f"halo-tvm {argv[0]}", "pip install halo_tvm") from error
 
 
 def _load(verb: str) -> ModuleType:

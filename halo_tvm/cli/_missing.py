@@ -1,8 +1,10 @@
-"""What options name that is not there, said before the compiler is imported: that takes seconds, this none."""
+"""What options name that is not there, said before the compiler is imported, which takes seconds; and a compiler that
+is not there."""
 
 from __future__ import annotations
 
 from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 
 from ..config import CompileConfig, Config
@@ -35,6 +37,14 @@ def check(options: Config) -> None:
         check_named_log(options.log)
     if isinstance(target, str):
         _check_target(target.strip())
+
+
+def package_missing(error: ImportError) -> str | None:
+    """The package that a host lacks where that is what `error` says; TVM's is missing, too, where its runtime is."""
+    package = (error.name or "").partition(".")[0]
+    if package == "tvm" and (find_spec("tvm") is None or find_spec("tvm.relax") is None):
+        return "apache-tvm"
+    return package if package and find_spec(package) is None else None
 
 
 def _check_models(models: tuple[str, ...], others: bool) -> None:

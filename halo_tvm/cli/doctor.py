@@ -78,7 +78,7 @@ tvm.ir.assert_structural_equal(tvm.ir.load_json(tvm.ir.save_json(module)), modul
 def run(config: DoctorConfig) -> int:
     """Print the findings; the exit code is that of `EnvironmentProblem` when the package cannot work here."""
     try:
-        import tvm  # noqa: F401
+        from tvm import relax  # noqa: F401
     except (ImportError, OSError) as error:
         raise EnvironmentProblem(
             f"apache-tvm must import, but {error}: install halo_tvm again, which brings the pinned pair"

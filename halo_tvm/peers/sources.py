@@ -15,13 +15,16 @@ import shutil
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..artifact import ParamHeader, write_params
 from ..errors import PeerFailed, UsageError
-from ..imported import ImportedModel
 from ._narrow import write_int8
+
+if TYPE_CHECKING:
+    from ..imported import ImportedModel
 
 CALIBRATION_CASES = 8
 _PACKAGE = Path(__file__).resolve().parents[1]

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UnsupportedModel, UsageError
-from ..exporters.cached import export_for_genai
-from ..exporters.gguf import export_gguf
-from ..importers.gguf.container import read_gguf
 
 
 @dataclass(frozen=True)
@@ -24,12 +21,24 @@ class _Engine:
     reads_gguf: bool = False
 
 
+def _gguf(model: str, path: Path, numbers: str, seed: int) -> Path:
+    from ..exporters.gguf import export_gguf  # with TVM, which a host that times our artifact alone may lack
+
+    return export_gguf(model, path, numbers, seed)
+
+
+def _genai(model: str, path: Path, numbers: str, seed: int) -> Path:
+    from ..exporters.cached import export_for_genai
+
+    return export_for_genai(model, path, numbers, seed)
+
+
 _ENGINES = {
     "llama-cpp": _Engine(
         "llama_cpp",
         ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"),
         {"fp32": "F32", "bf16": "BF16", "fp16": "F16", "int8": "Q8_0", "int4": "Q4_1"},  # of as many bits a weight
-        export_gguf,
+        _gguf,
         ".gguf",
         reads_gguf=True,
     ),
@@ -37,7 +46,7 @@ _ENGINES = {
         "onnxruntime_genai",
         ("F32", "Q8_0", "Q4_0"),
         {"fp32": "F32", "bf16": "F32", "fp16": "F32", "int8": "Q8_0", "int4": "Q4_0"},
-        export_for_genai,
+        _genai,
     ),
 }
 SPEAKERS = tuple(
@@ -87,6 +96,8 @@ def speaker_of(
 
 def _most_numbers(file: Path) -> str:
     """The number format of most of the bytes."""
+    from ..importers.gguf.container import read_gguf
+
     sizes: dict[str, int] = {}
     for tensor in read_gguf(file).tensors.values():
         sizes[tensor.kind.name] = sizes.get(tensor.kind.name, 0) + tensor.size_bytes
