@@ -65,6 +65,8 @@ class Sizes(relax.PyExprMutator):
         return relax.TensorType(self.replaced(ty.shape.values), ty.dtype)
 
     def replaced(self, dims: Sequence[tvm.ir.Expr]) -> list[tvm.ir.Expr]:
+        if not self.sizes:
+            return list(dims)
         return [tvm_ffi.structural_map(dim, (tirx.Var, lambda v: self.sizes.get(v, v))) for dim in dims]
 
 
