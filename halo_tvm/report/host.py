@@ -6,7 +6,7 @@ import importlib.metadata
 import platform
 from pathlib import Path
 
-from ..targets import default_threads, usable_cpus
+from ..targets import default_threads, read_host, usable_cpus
 from .parts import Host
 
 # Extensions that change which kernels run; others are left out of reports.
@@ -38,7 +38,7 @@ _MEMINFO = Path("/proc/meminfo")
 def describe_host() -> Host:
     """CPU class, vector extensions, usable cores, memory and package versions of this process's machine."""
     cpu = _first_block(_CPUINFO)
-    flags = set((cpu.get("flags") or cpu.get("Features") or "").split())
+    flags = read_host().flags
     parts = [platform.machine(), cpu.get("vendor_id") or cpu.get("CPU implementer", "")]
     family, model = cpu.get("cpu family"), cpu.get("model") or cpu.get("CPU part")
     parts += [f"family {family}"] if family else []

@@ -12,6 +12,7 @@ from ..errors import ArtifactCorrupt, MissingPackage
 
 # TVM's own tensors start at a multiple of this, and so do ours: no load of a vector crosses two lines of the caches.
 ALIGNMENT = 64
+_REGISTERED = 2  # `isbuiltin` of a type that another package gives NumPy; of NumPy's own it is 1, or 0 behind a pickle
 _BITS: dict[int, np.dtype] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16)}
 
 
@@ -94,7 +95,7 @@ def to_tensor(array: np.ndarray) -> tvm_ffi.Tensor:
     array = as_pairs(array)
     if array.size == 0:  # NumPy's strides of nothing are not those that kernels check for
         return view(tvm_ffi.from_dlpack(np.zeros(1, np.uint8)), array.shape, str(array.dtype))
-    if array.dtype.kind != "V" and array.dtype.isbuiltin == 1:
+    if array.dtype.kind != "V" and array.dtype.isbuiltin != _REGISTERED:
         return tvm_ffi.from_dlpack(array)
     return view_bytes(array.view(_BITS[array.dtype.itemsize]), array.shape, str(array.dtype))
 

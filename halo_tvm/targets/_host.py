@@ -18,6 +18,8 @@ from ._processors import default_threads, usable_cpus
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _TILES = frozenset({"amx_tile", "amx_int8", "amx_bf16"})
 _REQUEST_TILES = (158, 0x1023, 18)  # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
+# Bits of AT_HWCAP and AT_HWCAP2 on ARM under the names that /proc/cpuinfo has for them.
+_HWCAP = {16: {1: "asimd", 9: "fphp", 10: "asimdhp", 20: "asimddp", 22: "sve"}, 26: {1: "sve2", 13: "i8mm", 14: "bf16"}}
 UNREAD = "this host does not say what its CPU has, as Linux does in /proc/cpuinfo: use --target c"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -52,18 +54,27 @@ def read_host(cpuinfo: str | None = None) -> Host:
         source = Path("/proc/cpuinfo")
         cpuinfo = source.read_text(encoding="utf-8", errors="replace") if source.exists() else ""
     fields = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", cpuinfo, flags=re.MULTILINE))
-    flags = fields.get("flags") or fields.get("Features") or ""
+    flags = frozenset((fields.get("flags") or fields.get("Features") or "").split())
     refused = _TILES if own and not _may_use_tiles() else frozenset()
+    if own and platform.machine() == "aarch64" and sys.platform == "linux":
+        flags = _capabilities()
     caches = _read_caches(_CACHES)
     return Host(
         machine=platform.machine(),
         model=fields.get("model name") or platform.processor() or "unknown",
-        flags=frozenset(flags.split()) - refused,
+        flags=flags - refused,
         cores=default_threads(usable_cpus()),
         l1_bytes=caches.get(1, 0),
         l2_bytes=caches.get(2, 0),
         l3_bytes=caches.get(3, 0),
     )
+
+
+def _capabilities() -> frozenset[str]:
+    """What the kernel lets this process use of an ARM CPU; under an emulator /proc/cpuinfo tells of another CPU."""
+    ask = ctypes.CDLL(None).getauxval
+    ask.argtypes, ask.restype = (ctypes.c_ulong,), ctypes.c_ulong
+    return frozenset(name for key, names in _HWCAP.items() for bit, name in names.items() if ask(key) >> bit & 1)
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from test_inputs import at_offset
 from halo_tvm.cli import main
 from halo_tvm.errors import ArtifactCorrupt
 from halo_tvm.runtime import Module, load
-from halo_tvm.runtime.tensors import numpy_dtype
+from halo_tvm.runtime.tensors import numpy_dtype, to_arrays, to_tensor
 
 SHAPE = (16, 64)
 
@@ -53,3 +54,11 @@ def test_inputs_at_any_address(model: Module, offset: int) -> None:
 def test_a_type_that_nobody_has_is_refused() -> None:
     with pytest.raises(ArtifactCorrupt, match="expected a type of elements that NumPy or ml_dtypes has, found 'x'"):
         numpy_dtype("x")
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "float32", "complex64", "bfloat16", "float8_e5m2"])
+def test_arrays_behind_a_pickle_are_taken(dtype: str) -> None:
+    """As another process sends them; NumPy gives them a type that is equal to its own, and another object."""
+    sent = np.arange(6).reshape(2, 3).astype(numpy_dtype(dtype))
+    (found,) = to_arrays([to_tensor(pickle.loads(pickle.dumps(sent)))])
+    assert found.tobytes() == sent.tobytes()

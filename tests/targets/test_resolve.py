@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -201,6 +202,16 @@ def test_x86_on_another_machine_needs_its_compiler(monkeypatch: pytest.MonkeyPat
     assert not refused and "x86_64-linux-gnu-g++" in refused.reason and "install g++-x86-64-linux-gnu" in refused.reason
     assert x86.tvm.export()["mtriple"] == "x86_64-linux-gnu"
     assert resolve(x86.name) == x86
+
+
+def test_an_arm_cpu_has_what_the_kernel_grants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under an emulator /proc/cpuinfo tells of the machine that emulates."""
+    granted = {16: 1 << 1 | 1 << 10 | 1 << 20, 26: 1 << 13}
+    library = SimpleNamespace(getauxval=lambda key: granted[key])
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    monkeypatch.setattr("ctypes.CDLL", lambda name: library)
+    assert read_host().flags == {"asimd", "asimdhp", "asimddp", "i8mm"}
+    assert resolve("cpu", precision="int8").name == "arm:neon-i8mm"
 
 
 def test_gpu_of_another_generation(monkeypatch: pytest.MonkeyPatch) -> None:
