@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -79,6 +80,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, reason in reasons.items():
             if reason and marker in item.keywords:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """What the imports of all test files made stays: no collection walks through it again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 50)
 
 
 @pytest.hookimpl(trylast=True)

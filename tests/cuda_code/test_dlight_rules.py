@@ -45,6 +45,7 @@ TAKEN = {
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", TAKEN)
 def test_what_a_rule_takes_is_right(name: str) -> None:
     rule, taken = RULES[name], Counter()
