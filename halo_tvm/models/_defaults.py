@@ -46,6 +46,7 @@ _DEFAULTS: dict[str, Words] = {
             "original_max_position_embeddings": 8192,
         },
     },
+    "deepseek_v2": {"q_lora_rank": 1536},
     "deepseek_v3": {
         "q_lora_rank": 1536,
         "n_group": 8,
@@ -53,6 +54,7 @@ _DEFAULTS: dict[str, Words] = {
         "first_k_dense_replace": 3,
         "routed_scaling_factor": 2.5,
     },
+    "dots1": {"norm_topk_prob": False},
     "ernie4_5": {**_KV2, **_EPS5, "head_dim": 128},
     "ernie4_5_moe": _KV4 | _EPS5,
     "exaone": _KV8,
@@ -68,8 +70,9 @@ _DEFAULTS: dict[str, Words] = {
     "gemma4_unified_text": _GEMMA | {"sliding_window": 1024},
     "glm": _GLM,
     "glm4": _GLM,
+    "glm4_moe": {**_KV8, **_EPS5, "first_k_dense_replace": 1},
     "glm4_moe_lite": {**_EPS5, "q_lora_rank": 768, "routed_scaling_factor": 1.8},
-    "glm4v_moe_text": _KV8 | _EPS5 | {"attention_bias": True},
+    "glm4v_moe_text": {**_KV8, **_EPS5, "attention_bias": True, "first_k_dense_replace": 1},
     "glm4v_text": _KV2 | _EPS5 | {"attention_bias": True},
     "glm_ocr_text": _KV8 | _EPS5,
     "granite_docling_text": {

@@ -29,7 +29,7 @@ def _gemma2(read: Reader) -> DecoderConfig:
     rope = read.rope()
     return _gemma(
         read,
-        pattern=read.pattern((True, False), read.whole("sliding_window"), {True: rope, False: rope}),
+        pattern=read.pattern((True, False), read.whole("sliding_window", default=4096), {True: rope, False: rope}),
         scale=read.number("query_pre_attn_scalar", default=256) ** -0.5,
         softcap=read.optional("attn_logit_softcapping", default=50.0),
         logit_softcap=read.optional("final_logit_softcapping", default=30.0),
@@ -49,7 +49,7 @@ def _gemma3(read: Reader) -> DecoderConfig:
             read.whole("sliding_window", default=4096),
             {True: local, False: whole},
         ),
-        softcap=read.optional("attn_logit_softcapping"),
+        softcap=None,  # attn_logit_softcapping is Gemma 2's
         logit_softcap=read.optional("final_logit_softcapping"),
         query_key_norm="head",
         names=replace(_BOTH, query_norm="self_attn.q_norm", key_norm="self_attn.k_norm"),

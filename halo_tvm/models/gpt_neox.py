@@ -1,10 +1,13 @@
 """GPT-NeoX and Pythia: attention and feed-forward in parallel, a quarter of each head turned, q, k, v in one tensor.
 
+Persimmon has the two one behind the other, half of a head turned, and layer norms of queries and keys.
 References
     arXiv:2204.06745
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from .decoder import DecoderConfig, Layer, Names, Reader, decoder_family
 
@@ -45,4 +48,29 @@ def _read(read: Reader) -> DecoderConfig:
     )
 
 
+def _persimmon(read: Reader) -> DecoderConfig:
+    normed = read.flag("qk_layernorm", default=True)
+    names = replace(
+        _NAMES,
+        embedding="model.embed_tokens",
+        layer="model.layers.{}",
+        attention="self_attn",
+        joined="self_attn.query_key_value",
+        query_norm="self_attn.q_layernorm" if normed else "",
+        key_norm="self_attn.k_layernorm" if normed else "",
+        output="self_attn.dense",
+        norm="model.final_layernorm",
+        head="lm_head",
+    )
+    return replace(
+        _read(read),
+        pattern=(Layer(read.rope(share=0.5)),),
+        parallel=False,
+        query_key_norm="layer" if normed else None,
+        activation=read.activation("hidden_act", default="relu2"),
+        names=names,
+    )
+
+
 GPT_NEOX = decoder_family("gpt_neox", _read, tied=("gpt_neox.embed_in", "embed_out"))
+PERSIMMON = decoder_family("persimmon", _persimmon)

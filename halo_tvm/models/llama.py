@@ -80,8 +80,7 @@ def _smollm3(read: Reader) -> DecoderConfig:
     turned = read.get("no_rope_layers", default=[int((i + 1) % every != 0) for i in range(read.layers)])
     if not isinstance(turned, list) or len(turned) < read.layers or set(turned) - {0, 1}:
         raise TypeError(f"no_rope_layers {turned!r} is no list of 0 and 1 for every layer")
-    if read.flag("use_sliding_window"):
-        read.refuse("use_sliding_window false", "true")
+    read.refuse_unless(use_sliding_window=False)
     rope = read.rope(theta=2000000.0)
     return llama(read, pattern=tuple(Layer(rope if has else None) for has in turned[: read.layers]))
 

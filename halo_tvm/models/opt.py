@@ -32,7 +32,7 @@ def _biogpt(read: Reader) -> DecoderConfig:
         positions=read.whole("max_position_embeddings"),
         position_offset=2,
         norm="layer",
-        eps=read.number("layer_norm_eps", default=1e-12),
+        eps=1e-5,  # transformers does not read layer_norm_eps either, which is 1e-12 in configs
         query_key_value_bias=True,
         output_bias=True,
         ffn_bias=True,

@@ -13,7 +13,7 @@ from .llama import llama
 
 
 def _phi(read: Reader) -> DecoderConfig:
-    read.refuse_unless(qk_layernorm=False)
+    normed = read.flag("qk_layernorm")
     return DecoderConfig(
         layers=read.layers,
         hidden=read.hidden,
@@ -26,6 +26,7 @@ def _phi(read: Reader) -> DecoderConfig:
         norm="layer",
         eps=read.number("layer_norm_eps", default=1e-5),
         parallel=True,
+        query_key_norm="layer" if normed else None,
         query_key_value_bias=True,
         output_bias=True,
         ffn_bias=True,
@@ -33,7 +34,15 @@ def _phi(read: Reader) -> DecoderConfig:
         activation=read.activation("hidden_act", default="gelu_new"),
         gated=False,
         tied=read.flag("tie_word_embeddings"),
-        names=Names(output="self_attn.dense", ffn_norm="", up="mlp.fc1", down="mlp.fc2", norm="model.final_layernorm"),
+        names=Names(
+            query_norm="self_attn.q_layernorm" if normed else "",
+            key_norm="self_attn.k_layernorm" if normed else "",
+            output="self_attn.dense",
+            ffn_norm="",
+            up="mlp.fc1",
+            down="mlp.fc2",
+            norm="model.final_layernorm",
+        ),
     )
 
 

@@ -13,16 +13,20 @@ from .llama import llama
 
 
 def _stablelm(read: Reader) -> DecoderConfig:
-    read.refuse_unless(qk_layernorm=False)
-    parallel = read.flag("use_parallel_residual")
+    parallel, normed = read.flag("use_parallel_residual"), read.flag("qk_layernorm")
     return llama(
         read,
         pattern=(Layer(read.rope(share=0.25)),),
         norm="layer",
         eps=read.number("layer_norm_eps", default=1e-5),
         parallel=parallel,
+        query_key_norm="each" if normed else None,
         query_key_value_bias=read.flag("use_qkv_bias"),
-        names=Names(ffn_norm="") if parallel else Names(),
+        names=Names(
+            query_norm="self_attn.q_layernorm.norms.{}" if normed else "",
+            key_norm="self_attn.k_layernorm.norms.{}" if normed else "",
+            ffn_norm="" if parallel else "post_attention_layernorm",
+        ),
     )
 
 
@@ -48,7 +52,7 @@ def _starcoder2(read: Reader) -> DecoderConfig:
 
 
 def _cohere(read: Reader) -> DecoderConfig:
-    read.refuse_unless(use_qk_norm=False)
+    normed = read.kind == "cohere" and read.flag("use_qk_norm")
     return llama(
         read,
         pattern=(Layer(read.rope(interleaved=True)),),
@@ -56,9 +60,12 @@ def _cohere(read: Reader) -> DecoderConfig:
         norm_bias=False,
         eps=read.number("layer_norm_eps", default=1e-5),
         parallel=True,
+        query_key_norm="each" if normed else None,
         logit_scale=read.number("logit_scale", default=0.0625),
         tied=read.flag("tie_word_embeddings", default=True),
-        names=Names(ffn_norm=""),
+        names=Names(
+            query_norm="self_attn.q_norm" if normed else "", key_norm="self_attn.k_norm" if normed else "", ffn_norm=""
+        ),
     )
 
 

@@ -126,10 +126,16 @@ def _of_architecture(architecture: str, words: Words, *, older: bool) -> dict[st
 
 
 def _stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Experts of a layer as one tensor."""
+    """Experts of a layer, and norms of heads, as one tensor."""
     found: dict[str, np.ndarray] = {}
     for name, array in tensors.items():
-        if ".experts." not in name or not re.search(r"\.experts\.\d+\.", name):
+        if ".norms." in name:
+            stem, _, head = name.removesuffix(".weight").rpartition(".norms.")
+            if head == "0":
+                count = sum(1 for other in tensors if other.startswith(f"{stem}.norms."))
+                each = [tensors[f"{stem}.norms.{h}.weight"] for h in range(count)]
+                found[f"{stem}.weight"] = np.stack(each)
+        elif ".experts." not in name or not re.search(r"\.experts\.\d+\.", name):
             found[name] = array
         elif ".experts.0." in name:
             count = sum(1 for other in tensors if re.sub(r"\.experts\.\d+\.", ".experts.0.", other) == name)

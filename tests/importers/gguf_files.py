@@ -87,7 +87,7 @@ MODELS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     ),
     "dots1": (
         {"model_type": "dots1", "n_routed_experts": 4, "n_shared_experts": 2, "routed_scaling_factor": 1.5, **_EXPERTS}
-        | {"first_k_dense_replace": 1, "n_group": 2, "topk_group": 1},
+        | {"first_k_dense_replace": 1, "n_group": 2, "topk_group": 1, "norm_topk_prob": True},
         {**_FOUR, "expert_feed_forward_length": 40, "expert_shared_count": 2, "expert_weights_scale": 1.5}
         | {"leading_dense_block_count": 1, "expert_group_count": 2, "expert_group_used_count": 1},
     ),

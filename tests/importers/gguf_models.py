@@ -120,6 +120,8 @@ MODELS: dict[str, tuple[str, dict[str, object], dict[str, object]]] = {
         {**_OF_CHOSEN, "expert_shared_count": 2},
     ),
     "deepseek2: dense": ("youtu", _LATENT, {}),
+    "command-r": ("cohere", {**_SIZES, "use_qk_norm": True}, {"logit_scale": 0.0625}),
+    "stablelm": ("stablelm", {**_SIZES, "qk_layernorm": True}, {"rope.dimension_count": 4}),
     "mistral4": (
         "mistral4",
         {**_CHOSEN, "rope_parameters": {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}},

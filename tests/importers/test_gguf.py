@@ -122,6 +122,23 @@ def test_rotations_scaled_by_tensors_and_metadata(tmp_path: Path) -> None:
         assert found.pattern[0].rope.factor == pytest.approx(wanted.factor)
 
 
+@pytest.mark.parametrize(
+    ("more", "factor"),
+    [
+        ({"rope.scaling.factor": 2.0}, 2.0),
+        ({"rope.scale_linear": 2.0}, 2.0),
+        ({"rope.scale_linear": 2.0, "rope.scaling.type": "none"}, 1.0),
+        ({"rope.scaling.factor": 0.0, "rope.scaling.type": "linear"}, 1.0),
+    ],
+)
+def test_a_factor_alone_is_linear(tmp_path: Path, more: dict[str, object], factor: float) -> None:
+    """As llama.cpp takes it, also under its older name; 0 is none."""
+    path, plain = write_model(tmp_path, "llama", {f"llama.{key}": value for key, value in more.items()})
+    wanted = np.array(plain.pattern[0].rope.frequencies) / factor
+    _, found = architecture_of(read_gguf(path))
+    np.testing.assert_allclose(found.pattern[0].rope.frequencies, wanted, rtol=1e-6)
+
+
 def _with_tensor(folder: Path, file, name: str, values: np.ndarray) -> Path:
     target = folder / f"{name}.gguf"
     writer = gguf.GGUFWriter(target, file.metadata["general.architecture"])

@@ -152,10 +152,6 @@ def test_heads_of_an_odd_size_are_refused_where_positions_turn_their_halves() ->
             r"of shape \[7, 64\], found \[131, 64\]",
         ),
         (
-            lambda d: (d / "config.json").write_text(json.dumps({**CONFIGS["gpt2"], "activation_function": "mish"})),
-            "expected a gpt2 config with an activation among",
-        ),
-        (
             lambda d: (
                 (d / "model.safetensors")
                 .rename(d / "model.safetensors.index.json")

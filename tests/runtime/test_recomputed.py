@@ -75,16 +75,16 @@ def test_logits_behind_texts_of_any_length(source: torch.nn.Module, model: Langu
 
 
 def test_a_config_that_its_definition_refuses_is_exported(tmp_path: Path) -> None:
-    """StableLM 2 12B normalises queries and keys; without weights nothing can be exported, and the refusal stays."""
+    """An activation that definitions lack; without weights nothing can be exported, and the refusal stays."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "qk_layernorm": True, "max_position_embeddings": 64}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_act": "tanh", "max_position_embeddings": 64}
     net = _small_models.disturbed(
         transformers.StableLmForCausalLM(transformers.StableLmConfig(**sizes, **heads)).eval()
     )
     net.save_pretrained(tmp_path / "lm")
     imported = import_model(str(tmp_path / "lm"))
-    assert "qk_layernorm False, found True" in imported.report["no_definition"] and not imported.entries
+    assert "gelu_pytorch_tanh, relu, relu2, found 'tanh'" in imported.report["no_definition"] and not imported.entries
     ids = np.arange(7).reshape(1, 7)
     with torch.no_grad():
         wanted = net(torch.tensor(ids)).logits.numpy()
@@ -92,7 +92,7 @@ def test_a_config_that_its_definition_refuses_is_exported(tmp_path: Path) -> Non
     found = compile_in_process(imported)(*given)["logits"]
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
     (tmp_path / "lm" / "model.safetensors").unlink()
-    with pytest.raises(BeyondDefinition, match="a stablelm config with qk_layernorm False, found True"):
+    with pytest.raises(BeyondDefinition, match="a stablelm config with an activation among silu, .* found 'tanh'"):
         import_model(str(tmp_path / "lm"))
 
 

@@ -183,6 +183,11 @@ def _short_convolutions(m: Metadata, words: Mapping[str, object]) -> Words:
     return {"full_attn_idxs": attending, "num_dense_layers": m.own.get("leading_dense_block_count", 0)}
 
 
+def _normed_heads(m: Metadata, words: Mapping[str, object]) -> Words:
+    """Larger models of these kinds have layer norms of queries and keys."""
+    return dict.fromkeys(("qk_layernorm", "use_qk_norm"), m.has("blk.{}.attn_q_norm.weight"))
+
+
 def _granite(m: Metadata, words: Mapping[str, object]) -> Words:
     if not m.own.get("rope.scaling.finetuned", True):
         refuse("a granite model whose positions turn heads", "rope.scaling.finetuned False")
@@ -206,6 +211,8 @@ _MAKERS: dict[str, Callable[[Metadata, Mapping[str, object]], Words]] = {
     "mpt": _mpt,
     "lfm2": _short_convolutions,
     "lfm2moe": _short_convolutions,
+    "command-r": _normed_heads,
+    "stablelm": _normed_heads,
     "granite": _granite,
     "granitemoe": _granite,
     "granitehybrid": granite_hybrid,

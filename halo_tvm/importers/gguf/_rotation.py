@@ -21,7 +21,8 @@ def rotation(m: Metadata, size: int | None) -> dict[str, object]:
         words["partial_rotary_factor"] = math.nextafter(turned / size, 1.0) if turned < size else 1.0
     longest = own.get("context_length")
     original = own.get("rope.scaling.original_context_length", longest)
-    kind, factor = own.get("rope.scaling.type"), own.get("rope.scaling.factor")
+    factor = own.get("rope.scaling.factor", own.get("rope.scale_linear"))  # the older name
+    kind = own.get("rope.scaling.type", "linear")  # what llama.cpp takes where a factor stands alone; 0 is none
     divisors = {"rope_freqs.weight": longest, "rope_factors_short.weight": original}
     stored = next((name for name in divisors if name in m.file.tensors), None)
     if stored:
@@ -33,7 +34,7 @@ def rotation(m: Metadata, size: int | None) -> dict[str, object]:
         }
     elif kind == "yarn" and isinstance(factor, float):
         words["rope_scaling"] = _yarn(m, factor, original)
-    elif kind not in (None, "none", "longrope"):
+    elif kind not in ("none", "longrope") and (factor or kind != "linear"):
         words["rope_scaling"] = {"rope_type": kind, "factor": factor}
     if own.get("attention.temperature_scale") and kind != "yarn":
         refuse("attention.temperature_scale beside a rotation of the kind yarn", repr(kind))

@@ -232,7 +232,9 @@ class DecoderConfig:
     eps: float = 1e-5
     norm_behind: bool = False  # norms stand behind the residual's addition, not in front of what is added
     parallel: bool = False  # attention and feed-forward read the same residual stream
-    query_key_norm: str | None = None  # "head": RMS over every head, "all": over all heads at once
+    # "head": RMS over every head, "all": over all heads at once; "layer": a layer norm of every head, "each": one
+    # without bias whose weights are every head's own.
+    query_key_norm: str | None = None
     value_norm: bool = False  # RMS over every head of values, without a weight
     norm_turned: bool = False  # those norms see queries and keys that positions have turned
     query_gate: bool = False  # behind every head's query, of whose sigmoid the head's result is a multiple

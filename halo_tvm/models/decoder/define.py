@@ -29,6 +29,7 @@ from ..builder import ModelBuilder
 from . import alibi, latent, layer_embeddings, streams, weights
 from .config import DecoderConfig, Layer, Rope
 from .feed_forward import feed_forward
+from .head_norms import head_norm
 from .mixers import mix
 from .mixture import mixed, names_of
 from .rope import tables
@@ -348,18 +349,16 @@ def _parts(step: _Step, joined: relax.Var, layer: str, kind: Layer) -> list[rela
 def _turned_heads(step: _Step, part: relax.Var, stem: str, kind: Layer) -> relax.Var:
     """Queries or keys [batch, tokens, width] by head, behind the norm `stem` and their rotation."""
     c, m = step.c, step.m
-    width = int(part.ty.shape.values[-1])
     by = c.query_key_norm if stem else None
-
-    def normed(x: relax.Var, over: int) -> relax.Var:
-        return m.op("rms_norm", x, weights.head_norm(c, m, stem, over, kind.rope), eps=c.eps)
-
-    heads = step.heads(normed(part, width) if by == "all" else part, width // c.head_size)
-    if by == "head" and not c.norm_turned:
-        heads = normed(heads, c.head_size)
+    if by == "all":
+        part = head_norm(c, m, part, stem, kind.rope)
+    heads = step.heads(part, int(part.ty.shape.values[-1]) // c.head_size)
+    of_heads = by not in (None, "all")
+    if of_heads and not c.norm_turned:
+        heads = head_norm(c, m, heads, stem, kind.rope)
     if kind.rope is not None:
         heads = m.op("rotary", heads, step.positions, *_tables(step, kind.rope), interleaved=False)
-    return normed(heads, c.head_size) if by == "head" and c.norm_turned else heads
+    return head_norm(c, m, heads, stem, kind.rope) if of_heads and c.norm_turned else heads
 
 
 def _tables(step: _Step, rope: Rope) -> list[relax.Var]:

@@ -35,7 +35,7 @@ def decoder_family(
     """The family `name`, for config.json of the model types `types`, which `read` understands."""
 
     def from_huggingface(config: Mapping[str, object]) -> DecoderConfig:
-        return read(Reader(config))
+        return turning(read(Reader(config)))
 
     return Family(
         name=name,
@@ -53,6 +53,20 @@ def decoder_family(
         complete=True,
         beside=beside or further,
     )
+
+
+def turning(c: DecoderConfig) -> DecoderConfig:
+    """`c`; `UnsupportedModel` where positions turn more channels than a head has, or heads of an odd number."""
+    for index, layer in enumerate(c.pattern):
+        if layer.rope is None:
+            continue
+        width, turned = c.at(index).turned_width, 2 * len(layer.rope.frequencies)
+        if width % 2 or turned > width:
+            raise UnsupportedModel(
+                f"expected heads of an even number of channels, of which positions turn up to all, found {width} and "
+                f"{turned} in the model's config: correct or re-export it"
+            )
+    return c
 
 
 def further(config: Mapping[str, object]) -> tuple[str, ...]:

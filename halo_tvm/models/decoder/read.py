@@ -59,7 +59,7 @@ class Reader:
     def activation(self, *names: str, default: str) -> str:
         word = str(self.get(*names, default=default))
         if word not in _ACTIVATIONS:
-            self.refuse(f"an activation among {', '.join(_ACTIVATIONS)}", repr(word))
+            self.refuse(f"an activation among {', '.join(_ACTIVATIONS)}", repr(word), BeyondDefinition)
         return _ACTIVATIONS[word]
 
     def refuse_unless(self, **values: object) -> None:

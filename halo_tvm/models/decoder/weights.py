@@ -93,21 +93,6 @@ def _doubled(c: DecoderConfig, rows: Sequence[int]) -> tuple[int, ...]:
     return tuple(row // c.head_size * 2 * c.head_size + row % c.head_size for row in rows)
 
 
-def head_norm(c: DecoderConfig, m: ModelBuilder, name: str, width: int, rope: Rope | None) -> relax.Var:
-    """The weight [width] of a norm of queries or keys, its channels in the order of theirs."""
-    if not c.norm_weight:
-        return m.ones(width)
-    stored = f"{name}.weight"
-    m.source(stored, (width,), scale=0.1, offset=0.0 if c.norm_plus_one else 1.0)
-    if c.norm_plus_one:
-        stored = m.recipe(f"{stored}+1", "shift", [stored], (width,), by=1.0)
-    order = turned_channels(rope, c.head_size) if rope else None
-    if order is None:
-        return m.stored(stored)
-    rows = _spread(order, width // c.head_size)
-    return m.derived(f"{stored}:turned", "take", [stored], (width,), indices=rows, axis=0)
-
-
 def gate_and_up(c: DecoderConfig, m: ModelBuilder, layer: str) -> list[relax.Var]:
     """Weights (and biases) of the gate, where there is one, then of the projection up."""
     names, bias = c.names, c.ffn_bias
@@ -149,11 +134,11 @@ def _rows(c: DecoderConfig, rope: Rope | None) -> tuple[tuple[int, ...], ...] | 
     if c.joined_blocks > 1:
         return _of_blocks(c, order, plain)
     if not c.names.joined:
-        return _spread(order, c.heads), _spread(order, c.key_heads), _spread(plain, c.key_heads)
+        return spread(order, c.heads), spread(order, c.key_heads), spread(plain, c.key_heads)
     if not grouped:
         starts = (0, c.query_width, c.query_width + c.key_width)
         counts = (c.heads, c.key_heads, c.key_heads)
-        return tuple(_spread(o, n, start) for o, n, start in zip((order, order, plain), counts, starts))
+        return tuple(spread(o, n, start) for o, n, start in zip((order, order, plain), counts, starts))
     d, per = c.head_size, c.heads // c.key_heads
     groups = [g * (per + 2) * d for g in range(c.key_heads)]
     queries = tuple(g + e * d + i for g in groups for e in range(per) for i in order)
@@ -171,11 +156,11 @@ def _of_blocks(
 
     def rows(channels: Sequence[int], place: int) -> tuple[int, ...]:
         starts = [b * 3 * piece + place * piece for b in range(c.joined_blocks)]
-        return tuple(i for start in starts for i in _spread(channels, per, start))
+        return tuple(i for start in starts for i in spread(channels, per, start))
 
     return rows(order, 0), rows(order, 2), rows(plain, 1)
 
 
-def _spread(order: Sequence[int], heads: int, start: int = 0) -> tuple[int, ...]:
+def spread(order: Sequence[int], heads: int, start: int = 0) -> tuple[int, ...]:
     """Rows of so many heads, each with its channels in `order`."""
     return tuple(start + head * len(order) + i for head in range(heads) for i in order)
