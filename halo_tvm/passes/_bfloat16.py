@@ -9,7 +9,7 @@ from __future__ import annotations
 from tvm import ir, tirx
 from tvm.ir import Expr
 
-from ..tir_schedules.blocks import is_choice
+from ..tir_schedules.blocks import choices_along, is_choice
 from ..tir_schedules.code.bits import dtype_of
 from ..tir_schedules.code.lets import let
 
@@ -53,7 +53,16 @@ def widened(value: Expr) -> Expr:
 
 
 def as_float32(value: Expr) -> Expr:
-    """A bfloat16 number in float32: arithmetic by its operands, which have bits of their own, others by their bits."""
+    """A bfloat16 number in float32: arithmetic by its operands, which have bits of their own, others by their bits.
+
+    A choice is one of float32 numbers: TVM computes it so, and has no bits of it.
+    """
+    if is_choice(value):
+        choices, rest = choices_along(value)
+        number = as_float32(rest)
+        for choice in reversed(choices):
+            number = tirx.if_then_else(choice.args[0], as_float32(choice.args[1]), number)
+        return number
     return widened(value) if can_widen(value) else by_bits(value)
 
 

@@ -168,7 +168,7 @@ def check_verified(name: str, mod: tvm.IRModule) -> None:
     try:
         tvm.relax.analysis.well_formed(mod)
         reason = "no reason is given"
-    except (ValueError, RuntimeError, tvm.error.InternalError) as error:
+    except (TypeError, ValueError, RuntimeError, tvm.error.InternalError) as error:
         reason = " ".join(str(error).split())[-_REASON:]
     raise UnsupportedModel(
         f"expected a module that TVM takes behind pass {name}, found one that its verifier refuses ({reason}): "

@@ -205,6 +205,11 @@ X, I = normal(3, 4, 6), torch.tensor([[2, 0, -1], [1, 1, 0]])
             F.bilinear(x[0], x[1], x[:2, :, :1].expand(2, 4, 6)[:, :1].expand(2, 6, 6)),
         ),
         lambda x, i: (F.pad(x, (2, 3), "circular"), F.pad(x[None], (1, -2, -1, 2), "circular")),
+        lambda x, i: (
+            *torch.mode(x.round(), 1),
+            *torch.mode(i, -1, keepdim=True),
+            torch.renorm(x.sign().half(), 2, 1, 1.0),
+        ),
     ],
 )
 @pytest.mark.sampled(8)
@@ -338,6 +343,13 @@ def test_choices_between_products_in_bfloat16() -> None:
     check(Function(function), (x, normal(5, 8) > 0))
 
 
+def test_means_of_bags_in_bfloat16() -> None:
+    def function(x, i):
+        return F.embedding_bag(i, x.bfloat16(), mode="mean").float()
+
+    check(Function(function), ((normal(9, 4) * 8).round(), torch.tensor([[1, 8], [0, 8], [3, 3], [2, 7]])))
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -345,8 +357,13 @@ def test_choices_between_products_in_bfloat16() -> None:
         lambda x: (x[x[:, 0] > 0] @ x[:5, :5], x[:, x[0] > 0].sum(1), torch.where(x > 0)[1]),
         lambda x: torch.cat([x[x > 0], x[x > 0].cumsum(0)])[:, None] * x[0],
         lambda x: (x[x[:, 0] > 0, 1], x[x[:, 0] > 0, :, None][:, 1:], x[:, None][x[:, 0] > 0, :, torch.tensor([2])]),
+        lambda x: (
+            *torch.unique(x.round(), return_inverse=True, return_counts=True),
+            *torch.unique_consecutive((x > 0).float(), return_inverse=True, return_counts=True),
+        ),
+        lambda x: (torch.bincount(x[0].abs().int(), minlength=2), torch.bincount(x[:, 0].abs().long(), x[:, 1])),
     ],
-    ids=["elements", "rows and columns", "joined", "beside other indices"],
+    ids=["elements", "rows and columns", "joined", "beside other indices", "unique", "counted"],
 )
 def test_sizes_that_values_decide_are_found_when_the_model_runs(function) -> None:
     x = normal(6, 5)
@@ -389,6 +406,18 @@ def test_a_number_in_a_tensor_is_a_size() -> None:
     program = compile_in_process(model, threads=1)
     with pytest.raises(InputError, match="a number below 0"):
         program(x.numpy(), np.array([-3, -1], np.int32))
+
+
+def test_numbers_below_zero_are_not_counted() -> None:
+    """Where a result of `minlength` elements is meant, larger numbers are refused, too."""
+
+    def function(i, x):
+        return torch.bincount(i, minlength=4) * x
+
+    program = compile_in_process(check(Function(function), (torch.tensor([2, 0, 2]), normal(4))), threads=1)
+    for wrong, reason in (([-1, 0, 0], "a number below 0"), ([4, 0, 0], "found 5 where the model needs 4")):
+        with pytest.raises(InputError, match=reason):
+            program(np.array(wrong), normal(4).numpy())
 
 
 def test_what_values_decide_otherwise_is_refused() -> None:
@@ -506,6 +535,27 @@ def test_unsigned_numbers_are_negated_as_they_wrap_around() -> None:
     check(Function(lambda x: (-x, -x.int())), (torch.tensor([0, 1, 200, 255], dtype=torch.uint8),))
 
 
+def test_distributions_of_computed_parameters() -> None:
+    """Their checks would ask for values; behind the export they check again."""
+
+    def function(x):
+        return torch.distributions.Normal(x, x.exp()).log_prob(x * 2)
+
+    model = import_module(Function(function).eval(), (normal(3, 4),))
+    with torch.no_grad():
+        wanted = function(normal(3, 4)).numpy()
+    (found,) = compile_in_process(model, threads=1)(normal(3, 4).numpy()).values()
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    with pytest.raises(ValueError, match="constraint"):
+        function(torch.full((2,), torch.nan))
+
+
+def test_sizes_that_a_module_has_not_are_explained() -> None:
+    with pytest.raises(UnsupportedModel, match=r"specialized it to be a constant \(4\).*it suggests n = 4\)"):
+        sizes = (({0: torch.export.Dim("n", max=9)},),)
+        import_module(Function(lambda x: x + torch.ones(4)).eval(), (normal(4),), dynamic_shapes=sizes)
+
+
 def test_what_torch_cannot_decompose_is_refused() -> None:
     def function(a, b):
         b.copy_(a[:, 0])
@@ -547,6 +597,21 @@ def test_slices_rolls_and_writes_compare_with_the_size() -> None:
         return y, z, w, s, mask, rolled, x[:, 1:9:3], torch.scatter(x, 1, torch.tensor([[0, 3]]), x + 1)
 
     check(Function(function), (normal(4, 10),))
+
+
+def test_rolls_by_open_sizes_and_the_first_of_a_row_of_rows() -> None:
+    def function(x):
+        rows, columns = x.shape
+        first = x.flatten()[:1], x.T.flatten()[:1]
+        return (
+            torch.roll(x, columns // 2, 1),
+            torch.roll(x, (-rows, columns + 1), (0, 1)),
+            torch.fft.ifftshift(x),
+            *first,
+        )
+
+    shapes = (({0: DYNAMIC, 1: DYNAMIC},),)
+    check(Function(function), (normal(4, 10),), others=[(normal(3, 7),)], dynamic_shapes=shapes)
 
 
 def test_a_start_counted_from_the_end_by_a_dynamic_size() -> None:

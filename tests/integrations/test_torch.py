@@ -287,6 +287,31 @@ def test_arguments_of_any_layout_are_read_right() -> None:
         torch.testing.assert_close(compiled(torch.exp)(tensor), tensor.exp())
 
 
+def test_functions_of_rows_are_compiled_and_gradients_of_functions_are_left_to_torch() -> None:
+    """torch.export fails inside of grad: the transform is left again, or torch could not run the graph either."""
+
+    def mapped(x: torch.Tensor) -> torch.Tensor:
+        return torch.func.vmap(lambda row: row @ row.softmax(0) + torch.roll(row, 1, 0))(x)
+
+    def shared(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        def of_row(row: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            y = row * 2
+            return y[1:], y
+
+        return torch.func.vmap(of_row)(x)
+
+    def derived(x: torch.Tensor) -> torch.Tensor:
+        return torch.func.grad(lambda y: y.sin().sum())(x[0])
+
+    x = torch.randn(4, 5)
+    torch.testing.assert_close(compiled(mapped)(x), mapped(x))
+    assert report()[-1].compiled == 1
+    for function, reason in ((derived, "Cannot access data pointer"), (shared, "outputs that share memory")):
+        with pytest.warns(EagerFallback, match=reason):
+            torch.testing.assert_close(compiled(function)(x), function(x))
+    assert torch._C._functorch.get_dynamic_layer_stack_depth() == 0
+
+
 def test_what_torch_runs_is_said_once_with_the_operator() -> None:
     def function(x: torch.Tensor) -> tuple[object, ...]:
         return torch.linalg.ldl_factor(x)[0], None

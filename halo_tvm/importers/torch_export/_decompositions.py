@@ -135,6 +135,55 @@ def _kept(found: list[torch.Tensor], dim: int, keepdim: bool) -> tuple[torch.Ten
     return values, places
 
 
+def _mode(x: torch.Tensor, dim: int = -1, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """The most frequent element, the smallest one of several, and the last place where it is."""
+    if x.dim() == 0:
+        return x.clone(), torch.zeros((), dtype=torch.int64)
+    values, places = (t.movedim(dim, -1) for t in torch.sort(x, dim=dim, stable=True))
+    begins = _run_begins(values)
+    steps = torch.arange(values.shape[-1])
+    length = steps - torch.where(begins, steps, 0).cummax(-1).values
+    end = length.argmax(-1, keepdim=True)
+    return _kept([t.gather(-1, end).squeeze(-1) for t in (values, places)], dim, keepdim)
+
+
+def _run_begins(values: torch.Tensor) -> torch.Tensor:
+    """Where along the last axis an element differs from the one in front."""
+    return torch.cat([torch.ones_like(values[..., :1], dtype=torch.bool), values[..., 1:] != values[..., :-1]], -1)
+
+
+def _unique(
+    x: torch.Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    values, order = torch.sort(x.flatten(), stable=True)
+    begins = _run_begins(values)
+    found, number, counts = _runs(values, begins, return_inverse, return_counts)
+    if return_inverse:
+        number = torch.empty_like(number).scatter(0, order, number).view_as(x)
+    return found, number, counts
+
+
+def _unique_consecutive(
+    x: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> object:
+    """Of all elements; along an axis torch keeps its operator."""
+    if dim is not None:
+        return NotImplemented
+    values = x.flatten()
+    found, number, counts = _runs(values, _run_begins(values), return_inverse, return_counts)
+    return found, number.view_as(x) if return_inverse else number, counts
+
+
+def _runs(
+    values: torch.Tensor, begins: torch.Tensor, numbered: bool, counted: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The first of each run of equal elements, the number of the run of each element, and how long runs are."""
+    none = values.new_empty(0, dtype=torch.int64)
+    places = begins.nonzero().squeeze(-1)
+    ends = torch.cat([places, places.new_full((1,), values.shape[0])])[1:]
+    return values[places], begins.cumsum(0) - 1 if numbered else none, ends - places if counted else none
+
+
 # Elements at places.
 
 
@@ -181,6 +230,9 @@ DECOMPOSITIONS: dict[torch._ops.OpOverload, Callable[..., object]] = {
     _aten.nanmedian.dim: _median_of_numbers,
     _aten.nanmedian.default: _median_of_all_numbers,
     _aten.kthvalue.default: _smallest,
+    _aten.mode.default: _mode,
+    _aten._unique2.default: _unique,
+    _aten.unique_consecutive.default: _unique_consecutive,
     _aten.index_reduce.default: _index_reduce,
     _aten.put.default: _put,
     _aten.diagonal_scatter.default: _diagonal_scatter,

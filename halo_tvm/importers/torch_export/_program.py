@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -28,11 +29,12 @@ from ._conditions import conditions_of, texts_of
 from ._decompose import decomposed
 from ._dimensions import Dimensions
 from ._names import distinct, name_of
-from ._recurrent import whole_layers
 from ._registry import target_name
 from ._state import Buffer, arrays_of, buffers_changed, set_buffers
+from ._tracing import tracing
 from ._translate import Translator
 
+_FIXES = "Suggested fixes:"  # the line in front of torch's advice on sizes
 _CONSTANT_BYTES = 4096  # smaller tensors that no state_dict calls a parameter are constants: they fold
 
 # Operators that hand integers on unchanged, so that a range of their result is a range of their input.
@@ -62,19 +64,28 @@ def import_module(
             f"expected a module in inference mode, found {type(module).__name__} in training mode: call .eval() first"
         )
     try:
-        with torch.no_grad(), whole_layers():
+        with tracing():
             program = torch.export.export(
                 module, tuple(example_inputs), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=False
             )
     except Exception as reason:  # torch.export raises whatever the module's own code or torch's tracer does
-        lines = lines_of(reason)
-        line = next((text for text in lines if text.startswith("Explanation: ")), lines[0])  # Dynamo's says more
         raise UnsupportedModel(
-            f"expected a module that torch.export can export, found {type(reason).__name__} ({line[:200]}): "
+            f"expected a module that torch.export can export, found {type(reason).__name__} ({_said(reason)}): "
             "see torch.export's advice, or export the module to ONNX"
         ) from reason
     name = name or type(module).__name__
     return import_program(program, name=name, source={"kind": "torch", "name": name})
+
+
+def _said(reason: Exception) -> str:
+    """The sentence of torch's message that says most: Dynamo explains, and of sizes there are a list and a remedy."""
+    lines = lines_of(reason)
+    if not lines[0].startswith("Constraints violated"):
+        return next((text for text in lines if text.startswith("Explanation: ")), lines[0])[:200]
+    why = next((text for text in lines if text.startswith("- ")), lines[0]).removeprefix("- ").rstrip(".")[:300]
+    fixes = lines[lines.index(_FIXES) + 1 :] if _FIXES in lines else []
+    found = ", ".join(itertools.takewhile(lambda text: " = " in text, fixes))[:200]
+    return f"{why}; it suggests {found}" if found else why
 
 
 def import_program(

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch._prims_common import is_contiguous_or_false
 from torch.utils import _pytree
 
@@ -68,7 +69,9 @@ def _repeats(rest: fx.GraphModule | None, bases: Sequence[fx.Node], arguments: s
     known = {*arguments, *map(_memory, bases)}
     nodes = rest.graph.nodes if rest is not None else ()
     tensors = [t for node in nodes if node.op != "output" for t in _tensors(node)]
-    dense = all(is_contiguous_or_false(node.meta["example_value"]) for node in bases)
+    examples = [node.meta["example_value"] for node in bases]
+    # one of vmap or grad is no tensor outside of them
+    dense = all(not is_functorch_wrapped_tensor(t) and is_contiguous_or_false(t) for t in examples)
     return dense and all(_place(tensor) in known for tensor in tensors)
 
 
@@ -82,7 +85,12 @@ def _memory(node: fx.Node) -> int | None:
 
 
 def _place(value: object) -> int | None:
-    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) and value.layout == torch.strided else None
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return None
+    tensor = value
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+    return int(tensor.untyped_storage()._cdata)
 
 
 def _tensors(node: fx.Node) -> list[torch.Tensor]:

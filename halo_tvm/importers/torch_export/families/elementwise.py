@@ -286,6 +286,12 @@ def masked_fill(c: Call) -> relax.Expr:
     return c.emit(relax.op.where(c.tensor("mask", "bool"), c.tensor("value", c.dtype), c.tensor("self", c.dtype)))
 
 
+@converter("prims.convert_element_type.default")
+def convert_element_type(c: Call) -> relax.Expr:
+    """What some of torch's decompositions make of a cast."""
+    return c.cast(c.tensor("a"), c.dtype)
+
+
 @converter("_to_copy.default", "to.dtype", "to.dtype_layout", "to.device", "to.other")
 def to_copy(c: Call) -> relax.Expr:
     x = c.tensor("self")

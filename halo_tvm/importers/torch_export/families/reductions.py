@@ -7,12 +7,14 @@ from collections.abc import Callable
 
 from tvm import relax, te, tirx
 
+from ...loops import not_negative
 from ...meaning.builder import Refused, expr_dtype
 from ...meaning.pointwise import pointwise, widened
 from ...meaning.reduction import arg_index, log_sum_exp
 from ...meaning.running import running_extreme, running_log_sum_exp, running_places
 from ...meaning.selection import first_in_order
 from ...meaning.sizes import prim
+from ...meaning.writing import write_rows
 from .._call import Call, constant
 from .._registry import converter
 
@@ -223,6 +225,26 @@ def histc(c: Call) -> relax.Expr:
         return te.compute((prim(bins),), at, name="histc")
 
     return c.te(compute, c.cast(c.reshape(x, [c.sizes.product(c.shape_of("self"))]), c.dtype), name="histc")
+
+
+@converter("bincount.default")
+def bincount(c: Call) -> relax.Expr:
+    """How often each number from 0 is in a vector, or the sum of its weights; a run with a number below 0 ends.
+
+    The result ends at the largest number, or has `minlength` elements where that is more.
+    """
+    x, size = c.cast(c.tensor("self"), "int64"), c.found_size(0)
+    length = constant([int(c["minlength"])], "int64")
+    if not c.is_empty():
+        x = not_negative(c.block, x, "a number below 0 for bincount")
+        most = c.emit(relax.op.max(x, 0, keepdims=True))
+        length = c.emit(relax.op.maximum(c.emit(relax.op.add(most, constant(1, "int64"))), length))
+    c.block.match_cast(c.emit(relax.op.tensor_to_shape(length)), relax.ShapeType([size]))
+    none = c.broadcast(constant(0, c.dtype), [size])
+    each = c.tensor("weights", c.dtype) if c.has("weights") else constant(1, c.dtype)
+    return write_rows(
+        c, none, c.reshape(x, [1, *x.ty.shape.values]), c.broadcast(each, x.ty.shape.values), "add", first=True
+    )
 
 
 @converter("one_hot.default")

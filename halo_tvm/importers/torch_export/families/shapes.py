@@ -105,7 +105,10 @@ def _strided(
     """`count` elements of an axis; none beyond `within`, its size, where torch assumes that there are as many, which no
     range of sizes says: a run that breaks its assumption reads no memory beside the tensor."""
     if isinstance(start, int) and isinstance(count, tirx.IntImm) and int(count):
-        return c.emit(relax.op.strided_slice(x, [axis], [start], [start + (int(count) - 1) * step + 1], [step]))
+        stop = start + (int(count) - 1) * step + 1
+        # of the first of 4 b rows, clamped, Relax makes two spellings of 1: min(1, 4 b), and that less min(0, 4 b)
+        inside = c.sizes.decided(x.ty.shape.values[axis] >= stop) is True
+        return c.emit(relax.op.strided_slice(x, [axis], [start], [stop], [step], assume_inbound=inside))
     if within is None and step == 1:
         first, stop = prim(start), c.sizes.simplify(prim(start) + count)
         part = c.emit(relax.op.strided_slice(x, [axis], [first], [stop], [prim(1)], assume_inbound=True))
@@ -259,7 +262,7 @@ def flip(c: Call) -> relax.Expr:
 @converter("roll.default")
 def roll(c: Call) -> relax.Expr:
     """Elements pushed out at one end come in at the other; shifts of an axis add. No dims: the flat tensor rolls."""
-    x, axes, shifts = c.tensor("self"), list(c["dims"]), [fixed(s, "shift") for s in c["shifts"]]
+    x, axes, shifts = c.tensor("self"), list(c["dims"]), list(c["shifts"])
     if c.rank("self") == 0:
         return x
     if not axes:
@@ -268,24 +271,21 @@ def roll(c: Call) -> relax.Expr:
     return _rolled(c, x, [int(a) % c.rank("self") for a in axes], shifts)
 
 
-def _rolled(c: Call, x: relax.Expr, axes: list[int], shifts: list[int]) -> relax.Expr:
-    by: dict[int, int] = defaultdict(int)
+def _rolled(c: Call, x: relax.Expr, axes: list[int], shifts: list[int | tirx.PrimExpr]) -> relax.Expr:
+    by: dict[int, int | tirx.PrimExpr] = defaultdict(int)
     for axis, amount in zip(axes, shifts):
         by[axis] += amount
 
-    def compute(x: te.Tensor) -> te.Tensor:
+    def compute(x: te.Tensor, *amounts: tirx.PrimExpr) -> te.Tensor:
+        found = dict(zip(by, amounts))
+
         def at(*i: tirx.Var) -> tirx.PrimExpr:
             places = enumerate(zip(i, x.shape))
-            return x[
-                tuple(
-                    around(j - tirx.floormod(tirx.IntImm("int64", by[a]), d), d) if a in by else j
-                    for a, (j, d) in places
-                )
-            ]
+            return x[tuple(around(j - tirx.floormod(found[a], d), d) if a in found else j for a, (j, d) in places)]
 
         return te.compute(x.shape, at, name="roll")
 
-    return c.te(compute, x, name="roll")
+    return c.te(compute, x, *map(prim, by.values()), name="roll")
 
 
 @converter("tril.default", "triu.default")
