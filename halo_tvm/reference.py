@@ -22,8 +22,9 @@ from .runtime.tensors import as_complex
 # Sizes per dimension and case: small, so that validating is quick; odd, so that tails are run.
 _BATCHES = (1, 2)
 _LEADING = (3, 2)  # of any other dimension that is usually 1
-# Of all others. A model may need more (an image, a second of sound): the next are tried where its engine refuses.
-_OTHERS = ((16, 7), (64, 33), (136, 97), (320, 224), (1600, 1280), (20000, 16500))
+# Of all others. A model may need more (an image, a second of sound), or multiples of 32: the next are tried where its
+# engine refuses.
+_OTHERS = ((16, 7), (64, 33), (64, 96), (136, 97), (320, 224), (1600, 1280), (20000, 16500))
 _Sizes = list[dict[str, int]]  # of the dimensions, for each case
 # Of integers without declared values, likewise: wide enough to tell items apart, or as in a mask.
 _INTEGERS = ((0, 99), (0, 1))
@@ -175,10 +176,13 @@ def _default(spec: InputSpec, sizes: Mapping[str, int]) -> np.ndarray:
 
 
 def _ladder(model: ImportedModel) -> list[_Sizes]:
-    """What to try, each once: one rung without symbolic dimensions; images start where windows still fit into them."""
+    """What to try, each once: one rung without symbolic dimensions.
+
+    Images start where windows still fit into them, and end before the lengths of sound, whose squares fill the memory.
+    """
     if not _has_symbols(model):
         return [_sizes(model, _OTHERS[0])]
-    rungs = _OTHERS[1:] if _is_image_of_open_sizes(model) else _OTHERS
+    rungs = _OTHERS[1:-1] if _is_image_of_open_sizes(model) else _OTHERS
     # Not every size may be: where none of these is taken, fewer of them, and then batches of one row.
     found = [_sizes(model, others) for others in rungs]
     found += [_sizes(model, others, two=False) for others in rungs]

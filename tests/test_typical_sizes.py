@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from test_general_graphs import imported
 
 from halo_tvm.errors import UnsupportedModel
@@ -42,6 +43,33 @@ def test_an_image_of_typical_sizes_is_one_that_the_model_takes() -> None:
     ranges = dict.fromkeys(("batch", "height", "width"), (1, 9999))
     model = replace(model, engine=engine, ranges=ranges, typical={"batch": 1, "height": 128, "width": 128})
     assert typical_of(model, cases_of(model, seed=0)) == {"batch": 1, "height": 64, "width": 128}
+
+
+def test_an_image_is_never_as_wide_as_a_sound_is_long() -> None:
+    """A file of one image's size, whose height and width are left open, is refused before they fill the memory."""
+
+    def engine(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        assert inputs["x"].size < 1 << 25
+        raise UnsupportedModel("not 224 x 224")
+
+    model = imported({"x": (("batch", 1, "height", "width"), "float32")}, lambda bb, x: x)
+    model = replace(model, engine=engine, ranges=dict.fromkeys(("batch", "height", "width"), (1, 99_999)))
+    with pytest.raises(UnsupportedModel, match="not 224"):
+        cases_of(model, seed=0)
+
+
+def test_halves_of_halves_are_found_among_small_images() -> None:
+    """A net that halves its image five times and joins the halves again takes multiples of 32."""
+
+    def engine(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if any(size % 32 for size in inputs["x"].shape[2:]):
+            raise UnsupportedModel("odd halves")
+        return {"y": inputs["x"]}
+
+    model = imported({"x": (("batch", 3, "height", "width"), "float32")}, lambda bb, x: x)
+    model = replace(model, engine=engine, ranges=dict.fromkeys(("batch", "height", "width"), (1, 9999)))
+    cases = cases_of(model, seed=0)
+    assert [cases[f"case{i}.input.x"].shape for i in (0, 1)] == [(1, 3, 64, 64), (2, 3, 96, 96)]
 
 
 def test_a_batch_that_only_a_state_forbids_is_one() -> None:

@@ -30,6 +30,11 @@ class Batch:
         """The number of images that benefits are computed for."""
         return self.count if isinstance(self.count, int) else _ASSUMED
 
+    @property
+    def open(self) -> list[ir.Var]:
+        """The number of images where it is a size of main: who takes tensors of it may be given no other word of it."""
+        return [] if isinstance(self.count, int) else [self.count]
+
     def times(self, size: ir.Expr) -> int:
         """How often the number of images is in `size`; 0 where it is not, or not a whole number of times."""
         return per_image(size, self.count)

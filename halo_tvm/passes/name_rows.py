@@ -58,6 +58,11 @@ class _Namer(relax.PyExprMutator):
             args = [self.visit_expr(arg) for arg in relax.analysis.free_vars(binding.value)]
             met = {dim for arg in args if shaped(arg.ty) for dim in arg.ty.shape.values if isinstance(dim, tirx.Var)}
             self.lost += [product for product, var in self._named if var in met]
+            if isinstance(binding.var, relax.DataflowVar):  # operators behind it are typed by its shape
+                restored = self.builder_.match_cast(self.visit_expr(binding.var), binding.var.ty)
+                self.set_var_remap(binding.var, restored)
+        else:
+            self.lost += self._parts_of(self.visit_expr(binding.var).ty)
         if op_name(binding.value) != "relax.reshape" or not isinstance(binding.var, relax.DataflowVar):
             return
         dims = binding.var.ty.shape.values
@@ -68,6 +73,12 @@ class _Namer(relax.PyExprMutator):
             self.set_var_remap(
                 binding.var, self.builder_.match_cast(value, relax.TensorType(named, binding.var.ty.dtype))
             )
+
+    def _parts_of(self, ty: relax.Type) -> list[tvm.ir.Expr]:
+        """The products whose names are only part of a size of `ty`: kernels would take each name as a scalar."""
+        sizes = [dim for dim in ty.shape.values if not isinstance(dim, tirx.Var)] if shaped(ty) else []
+        met = {var for dim in sizes for var in tirx.analysis.undefined_vars(dim)}
+        return [product for product, var in self._named if var in met]
 
     def visit_match_cast_(self, binding: relax.MatchCast) -> None:
         """Sizes that an importer declared follow the names given to them meanwhile."""

@@ -5,7 +5,7 @@ Before -> after, for 8 images
         ->   c = alloc();  part([0, 1], x, c); ... part([7, 1], x, c)      with, of one image,
              part([i, 1], x, c):  a = conv(rows(x, i)); b = depthwise(a); rows(c, i) = linear(b)
     the same for any number of images
-        ->   c = alloc();  parts([0, n], x, c)      with
+        ->   c = alloc();  parts([0, n], x, c)      with, of the `n` that main has,
              parts([i, n], x, c):  if n <= 1: part([i, n], x, c)
                                    else: parts([i, n // 2], x, c); parts([i + n // 2, n - n // 2], x, c)
 Serves
@@ -126,7 +126,9 @@ class _Cut:
         else:
             function, parts = self._halving(function, part, stretch.images, f"parts{number}"), [[0, count]]
         for at in parts:
-            call = relax.Call(function, [relax.ShapeExpr(at), *part.inputs, *wholes, *part.shared])
+            call = relax.Call(
+                function, [relax.ShapeExpr([*at, *self._batch.open]), *part.inputs, *wholes, *part.shared]
+            )
             value = builder.normalize(call)
             bindings.append(relax.VarBinding(relax.Var("parts", value.ty), value))
         views = (b for b in inside if b.var in behind and op_name(b.value) != KERNEL)
@@ -176,7 +178,7 @@ class _Cut:
         builder, known = self._builder, isinstance(self._batch.count, int)
         first, count = tirx.Var("first", "int64"), tirx.Var("images", "int64")
         images: int | ir.Var = most if known else count
-        at = relax.Var("at", relax.ShapeType([first, images]))
+        at = relax.Var("at", relax.ShapeType([first, images, *self._batch.open]))
         params = [at, *part.params]
         attrs: dict[str, object] = {PART: True, "num_input": len(params) - len(part.shared)}
         attrs |= {} if known else {"tir_var_upper_bound": {str(count.name): most}}
@@ -201,7 +203,7 @@ class _Cut:
     def _halving(self, one: ir.GlobalVar, part: _Part, most: int, name: str) -> ir.GlobalVar:
         """The function that computes any number of images by `one`, halves of them until these are `most` or fewer."""
         first, count = tirx.Var("first", "int64"), tirx.Var("images", "int64")
-        at = relax.Var("at", relax.ShapeType([first, count]))
+        at = relax.Var("at", relax.ShapeType([first, count, *self._batch.open]))
         params = [at, *part.params]
         (whole, *_), *_ = part.outputs.values()  # a branch must have some result
         own = ir.GlobalVar(name)
@@ -210,7 +212,7 @@ class _Cut:
         def branch(*calls: tuple[ir.GlobalVar, list[ir.Expr]]) -> relax.SeqExpr:
             bindings = []
             for function, sizes in calls:
-                value = relax.Call(function, [relax.ShapeExpr(sizes), *params[1:]])
+                value = relax.Call(function, [relax.ShapeExpr([*sizes, *self._batch.open]), *params[1:]])
                 set_type(value, function.ty.ret)
                 bindings.append(relax.VarBinding(relax.Var("parts", function.ty.ret), value))
             return relax.SeqExpr([relax.BindingBlock(bindings)], whole)

@@ -625,7 +625,10 @@ def test_row_variables_are_named_unlike_the_models_dimensions() -> None:
 
 
 def test_a_size_whose_name_would_hide_a_shape_keeps_its_spelling() -> None:
-    """An importer's cast follows the name, its neighbour of rank 3 does not: what both become had no shape."""
+    """An importer's cast follows the name, its neighbour of rank 3 does not: what both become had no shape.
+
+    The product behind is typed by that shape.
+    """
 
     @I.ir_module
     class Model:
@@ -641,7 +644,8 @@ def test_a_size_whose_name_would_hide_a_shape_keeps_its_spelling() -> None:
                 doubled = R.add(flat, flat)
                 apart = R.reshape(doubled, R.shape([1, 2, p * q + r * t]))
                 scale = R.match_cast(y, R.Tensor((1, p * q + r * t), "float32"))
-                out = R.multiply(apart, scale)
+                scaled = R.multiply(apart, scale)
+                out = R.halo.matmul(scaled, scaled, transpose_b=True)
                 R.output(out)
             return out
 
@@ -649,6 +653,28 @@ def test_a_size_whose_name_would_hide_a_shape_keeps_its_spelling() -> None:
     assert all(isinstance(shape, relax.ShapeExpr) for shape in shapes)
     names = {dim.name for shape in shapes for dim in shape.values if isinstance(dim, tirx.Var)}
     assert "rows" in names  # of the product that meets no other spelling
+
+
+def test_a_product_that_is_part_of_a_size_keeps_its_spelling() -> None:
+    """Places of several grids side by side, as detectors have them: FuseTIR takes no name that no tensor has alone."""
+
+    @I.ir_module
+    class Model:
+        @R.function
+        def main(x: R.Tensor(("n", 4, "h", "w"), "float32"), y: R.Tensor(("n", 4, 2), "float32")) -> R.Tensor(
+            dtype="float32", ndim=3
+        ):
+            n, h, w = T.int64(), T.int64(), T.int64()
+            with R.dataflow():
+                places = R.reshape(x, R.shape([n, 4, h * w]))
+                both = R.concat((places, y), axis=2)
+                out = R.nn.softmax(R.nn.relu(both), axis=1)
+                R.output(out)
+            return out
+
+    func = name_rows(Model)["main"]
+    sizes = [dim for block in func.body.blocks for b in block.bindings for dim in b.var.ty.shape.values]
+    assert {v.name for dim in sizes for v in tirx.analysis.undefined_vars(dim)} == {"n", "h", "w"}
 
 
 def test_rows_beside_an_open_width_have_no_name_in_the_end() -> None:

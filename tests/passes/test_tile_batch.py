@@ -244,3 +244,32 @@ def test_a_tensor_that_is_read_whole_later_leaves_its_stretch() -> None:
     first, second, *_ = Graph(builder.get(), Batch(N)).steps
     assert first.writes[0].readers == [1], "its images must begin where vectors do"
     assert second.first == 1 and second.reads == first.reads
+
+
+def test_a_stretch_of_rows_alone_is_told_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of `n` images it is given [n * 512, 128] alone: no size of a tensor says n."""
+    monkeypatch.setattr("halo_tvm.passes._batch_stretches._LEAST", 0)
+    rng = np.random.default_rng(0)
+    weights = {f"w{i}": rng.standard_normal(s).astype("float32") * 0.1 for i, s in enumerate([(128, 512), (512, 128)])}
+    held = {"shape": [-1, 128], "from": [-1], "to": [np.iinfo(np.int64).min], "along": [0], "pace": [-1]}
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["rows"]),
+        helper.make_node("Slice", ["rows", "from", "to", "along", "pace"], ["turned"]),
+        helper.make_node("MatMul", ["turned", "w0"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("MatMul", ["b", "w1"], ["y"]),
+    ]
+    values = weights | {name: np.array(value, np.int64) for name, value in held.items()}
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 512, 128])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in values.items()],
+    )
+    program = compile_in_process(import_proto(helper.make_model(graph), name="rows"), threads=1)
+    assert parts_of(program)
+    for count in (1, 9):
+        x = rng.standard_normal((count, 512, 128)).astype("float32")
+        wanted = np.maximum(x.reshape(-1, 128)[::-1] @ weights["w0"], 0) @ weights["w1"]
+        np.testing.assert_allclose(program(x=x)["y"], wanted, rtol=1e-4, atol=1e-4)

@@ -15,12 +15,14 @@ def aligned(builder: Builder, xs: Sequence[relax.Expr]) -> list[relax.Expr]:
     """`xs` with every pair of sizes provably equal or one of them 1.
 
     Sizes that may differ, as far as can be proven, are declared equal; a run where they are not is refused then.
+    One that is never more than 1, as that of the last row alone, is declared to be 1 beside any other.
     """
     rank = max(len(expr_shape(x)) for x in xs)
     out: list[Dim] = [1] * rank
     for x in xs:
         for axis, dim in enumerate(expr_shape(x), rank - len(expr_shape(x))):
-            if is_one(out[axis]) or (not isinstance(out[axis], int) and isinstance(dim, int) and dim != 1):
+            wider = not isinstance(out[axis], int) and not is_one(dim)
+            if is_one(out[axis]) or (wider and (isinstance(dim, int) or _is_single(builder, out[axis], dim))):
                 out[axis] = dim
     return [_declared(builder, x, out[rank - len(expr_shape(x)) :]) for x in xs]
 
@@ -77,5 +79,12 @@ def _declared(builder: Builder, x: relax.Expr, wanted: Sequence[Dim]) -> relax.E
     for dim, size in zip(shape, wanted):
         if isinstance(dim, int) and isinstance(size, int) and dim not in (1, size):
             builder.refuse(f"shapes cannot be broadcast: {dim} and {size} meet")
-    dims = [d if is_one(d) else w for d, w in zip(shape, wanted)]
+    dims = [1 if is_one(d) or _is_single(builder, d, w) else w for d, w in zip(shape, wanted)]
     return builder.declared(x, dims)
+
+
+def _is_single(builder: Builder, dim: Dim, other: Dim) -> bool:
+    """Whether the open size `dim` is at most 1, and not always the same as `other`."""
+    if isinstance(dim, int) or builder.sizes.is_equal(dim, other):
+        return False
+    return builder.sizes.decided(prim(dim) <= 1) is True

@@ -344,3 +344,22 @@ def test_a_shape_in_parts_stays_known() -> None:
     graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], initializers)
     model = import_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), name="t")
     assert "Tensor((n, m, 1)" in str(model.mod["main"].ret_ty)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_last_row_of_an_open_size_beside_all_rows(turned: bool) -> None:
+    """Positions as detection transformers scale them, x / x[:, -1:], of as many rows as there may be none of."""
+    held = {"second": [1], "from": [-1], "to": [np.iinfo(np.int64).max], "along": [1]}
+    nodes = [
+        helper.make_node("Slice", ["x", "second", "to", "along"], ["rest"]),
+        helper.make_node("Slice", ["rest", "from", "to", "along"], ["last"]),
+        helper.make_node("Div", ["last", "rest"] if turned else ["rest", "last"], ["y"]),
+    ]
+    infos = [helper.make_tensor_value_info(name, T.FLOAT, [2, "n", 3]) for name in "xy"]
+    constants = [onnx.numpy_helper.from_array(np.array(value, np.int64), name) for name, value in held.items()]
+    proto = helper.make_model(helper.make_graph(nodes, "g", infos[:1], infos[1:], constants))
+    run = compile_in_process(import_proto(proto, name="t"), threads=1)
+    for rows in (2, 5):
+        x = np.random.default_rng(0).uniform(1, 2, (2, rows, 3)).astype("float32")
+        wanted = x[:, -1:] / x[:, 1:] if turned else x[:, 1:] / x[:, -1:]
+        np.testing.assert_allclose(run(x=x)["y"], wanted, rtol=1e-6)
