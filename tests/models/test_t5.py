@@ -199,8 +199,9 @@ def test_one_artifact_answers_a_text(whole, capsys) -> None:
     assert manifest.reports["build"]["apart_bytes"] == 0  # one table of weights
     assert {row["output"] for row in manifest.validation["outputs"]} == {"logits", "decode.logits"}
     with LanguageModel.load(path, context=41, threads=2) as ours:
-        with pytest.raises(UsageError, match="a text or sound that these tokens answer, found none yet"):
-            ours.decode(0)
+        for too_early in (lambda: ours.decode(0), lambda: ours.decode_together({0: 0})):
+            with pytest.raises(UsageError, match="a text or sound that these tokens answer, found none yet"):
+                too_early()
         for length in (1, 6, 33):
             text = tokens(1, length)
             states, mask = encoded(model, text, np.ones_like(text)), np.ones_like(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -101,25 +101,28 @@ class Held:
 
     def feed(self, tokens: Sequence[int] | np.ndarray, slot: int) -> np.ndarray:
         """The logits [vocabulary] behind `tokens`, which follow those in the slot."""
-        self.check([slot])
-        if self._steps.source is not None and self._read[slot] is None:
-            raise UsageError(
-                "expected a text or sound that these tokens answer, found none yet: pass one to encode or prefill first"
-            )
-        self._restore(slot)
+        self._prepare([slot])
         ids = whole_ids(tokens).tolist()
         logits = self._steps.feed(ids, slot)
         self._tokens[slot] += ids
         return logits
 
     def feed_together(self, tokens: Mapping[int, int]) -> dict[int, np.ndarray]:
-        self.check(tokens)
-        for slot in tokens:
-            self._restore(slot)
+        self._prepare(tokens)
         found = self._steps.feed_together(tokens)
         for slot, token in tokens.items():
             self._tokens[slot].append(int(token))
         return found
+
+    def _prepare(self, slots: Collection[int]) -> None:
+        """Let the caches of `slots` be what tokens can follow; of an encoder-decoder those that answer something."""
+        self.check(slots)
+        if self._steps.source is not None and any(self._read[slot] is None for slot in slots):
+            raise UsageError(
+                "expected a text or sound that these tokens answer, found none yet: pass one to encode or prefill first"
+            )
+        for slot in slots:
+            self._restore(slot)
 
     def forget(self, count: int, slot: int) -> None:
         """Keep the first `count` tokens; where a state cannot be made shorter, they are read again."""
