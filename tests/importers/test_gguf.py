@@ -299,6 +299,7 @@ def test_experts_of_an_architecture_without_them_are_refused(tmp_path: Path) -> 
         ({"llama.rope.scaling.type": "spiral"}, "rope type among"),
         ({"llama.context_length": 1 << 24}, "context_length of at most 2097152"),
         ({"llama.context_length": "many"}, "the complete metadata of a llama model"),
+        ({"general.type": "adapter"}, "expected general.type model in a GGUF file, found 'adapter'"),
     ],
 )
 def test_metadata_that_does_not_fit_is_refused(tmp_path: Path, more: dict[str, object], message: str) -> None:

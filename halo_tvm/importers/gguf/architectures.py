@@ -164,7 +164,9 @@ _GATES: dict[int, tuple[str, ...]] = {1: ("softmax", "sparsemixer"), 2: ("sigmoi
 
 def architecture_of(file: Gguf) -> tuple[Family[DecoderConfig], DecoderConfig]:
     """The definition of the file's architecture and its configuration; `UnsupportedModel` where there is none."""
-    name = file.metadata.get("general.architecture")
+    name, kind = (file.metadata.get(f"general.{word}") for word in ("architecture", "type"))
+    if kind not in (None, "model"):  # an adapter, an image's projector, an importance matrix
+        refuse("general.type model", f"{kind!r:.60}")
     if not isinstance(name, str) or name not in ARCHITECTURES:
         refuse(f"an architecture among {', '.join(sorted(ARCHITECTURES))}", f"{name!r:.60}")
     own = {key.removeprefix(f"{name}."): value for key, value in file.metadata.items() if key.startswith(f"{name}.")}
