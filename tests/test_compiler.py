@@ -40,7 +40,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, 2)
 def test_one_artifact_is_right_for_every_length(artifacts: dict[str, Path], kind: str) -> None:
     model = import_model(str(artifacts[kind].with_suffix("")))
     module = load(artifacts[kind])

@@ -69,7 +69,7 @@ def _shares_rows(name: str, position: int) -> bool:
 
 
 @pytest.mark.parametrize(("name", "index"), CASES)
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(40, 110)
 def test_compiled_operator_equals_its_reference(name: str, index: int) -> None:
     case = OPERATORS[name].cases()[index]
     reference = OPERATORS[name].reference(*map(as_float64, arguments(case)), **case["attrs"])
@@ -82,7 +82,7 @@ def test_compiled_operator_equals_its_reference(name: str, index: int) -> None:
 @pytest.mark.parametrize(
     "name", ["linear", "layer_norm", "rms_norm", "embedding", "quantize", "linear_w8a8", "experts", "route"]
 )
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(2, 4)
 def test_symbolic_rows_equal_the_reference(name: str) -> None:
     for case in OPERATORS[name].cases():
         residual = name.endswith("norm") and len(case["args"]) > (3 if name == "layer_norm" else 2)

@@ -432,6 +432,7 @@ def test_what_tvms_rule_cannot_keep_in_shared_memory_goes_elsewhere(length: int 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 def test_every_function_of_a_model_is_right(kind: str, tmp_path: Path) -> None:
     # float32, because functions are compared that round nothing.
     model = scheduled_model(kind, "fp32", tmp_path)

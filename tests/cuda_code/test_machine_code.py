@@ -144,7 +144,7 @@ def test_dynamic_shared_memory_is_seen() -> None:
 
 @needs_nvcc
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, 1)
 def test_a_library_holds_machine_code(artifacts: dict[str, Path], arch: str) -> None:
     manifest = read_manifest(artifacts[arch])
     device = manifest.reports["build"]["device"]

@@ -61,6 +61,7 @@ def accumulated(x: np.ndarray, axis: int, dtype: str, how: str, exclusive: bool)
         ((N, M), 0, (9, 300), 2),
     ],
 )
+@pytest.mark.sampled(11, 22)
 def test_every_axis(how: str, shape: Sequence[int | tirx.Var], axis: int, given: Sequence[int], blocks: int) -> None:
     x = np.random.default_rng(0).uniform(0.97, 1.03, given).astype("float32")
     found = np.full(given, np.nan, "float32")

@@ -70,7 +70,7 @@ def of_loops(x: jax.Array) -> dict[str, jax.Array]:
 
 @pytest.mark.parametrize("n", [5, "n"])
 @pytest.mark.parametrize("function", [of_numbers, of_transforms, of_loops])
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, 3)
 def test_complex_numbers_between_real_ends(function: Callable, n: int | str) -> None:
     if function is of_transforms and n == "n":
         pytest.skip("jax itself transforms no axis of unknown size")

@@ -251,7 +251,7 @@ def test_flax_models_of_transformers_keep_their_operators_at_open_sizes(kind: st
 
 
 @pytest.mark.parametrize("kind", ["lstm", "optimised", "gru", "linen"])
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, 2)
 def test_a_cell_in_a_scan_is_the_layer_at_any_length(kind: str) -> None:
     rngs, given = nnx.Rngs(0), ("b, s, 6", "float32")
     if kind == "linen":

@@ -55,6 +55,7 @@ def given() -> dict[str, np.ndarray]:
     "backend", ["jax", *(pytest.param(name, marks=pytest.mark.slow) for name in ("torch", "tensorflow"))]
 )
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 def test_a_file_on_each_backend(backend: str, net, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not _IS_INSTALLED[backend]:
         pytest.skip(f"{backend} is not installed")
@@ -105,6 +106,7 @@ def text_model(kind: str):
     "kind", ["encoder", pytest.param("causal decoder", marks=pytest.mark.sweep), "grouped queries"]
 )
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 def test_text_models_keep_their_operators_at_open_sizes(
     kind: str, backend: str, net, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def check(function: Callable[..., object], args: list[torch.Tensor], *others: li
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(6, 12)
 def test_as_torch(name: str) -> None:
     names, function = CASES[name]
     check(function, given(names, (3,)), given(names, (1,)), given(names, (17,)))

@@ -96,7 +96,7 @@ def structure(imported: ImportedModel) -> tuple[dict[str, int], Counter[str]]:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(7, 14)
 def test_roads_meet(name: str) -> None:
     torch.manual_seed(0)
     make, shape = CASES[name]

@@ -13,6 +13,7 @@ from halo_tvm.in_process import compile_in_process
 @pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
 @pytest.mark.parametrize("last", [0, 1])
 @pytest.mark.parametrize("kind", ["ties", "nan", "infinities", "int8"])
+@pytest.mark.sampled(5, 10)
 def test_places(op: str, last: int, kind: str) -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(-9, 10, (5, 70, 33)).astype("int8" if kind == "int8" else "float32")

@@ -43,6 +43,7 @@ def block(stride: int, shortcut_first: bool) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("shortcut_first", [True, False])
+@pytest.mark.sampled(1, 2)
 def test_no_product_writes_floats(stride: int, shortcut_first: bool) -> None:
     ort = pytest.importorskip("onnxruntime")
     model = block(stride, shortcut_first)

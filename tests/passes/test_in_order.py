@@ -16,6 +16,7 @@ SHAPES = {"vectors of several tasks": (2, 5, 96), "vectors of one": (3, 7, 33), 
 @pytest.mark.parametrize("exclusive", [0, 1])
 @pytest.mark.parametrize("reverse", [0, 1])
 @pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.sampled(8, 16)
 def test_running_sums(shape: tuple[int, ...], exclusive: int, reverse: int, is_open: bool) -> None:
     x = np.random.default_rng(0).standard_normal(shape).astype("float32")
     sizes = [f"d{a}" for a in range(len(shape))] if is_open else list(shape)

@@ -90,7 +90,7 @@ def test_columns_of_every_expert_fill_whole_panels() -> None:
 
 
 @pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-6), ("bf16", 2e-2), ("int8", 2e-2), ("int4", 0.15)])
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, 2)
 def test_packed_experts_equal_the_definition(precision: str, bound: float) -> None:
     """More rows of an expert than one task takes, in a number that is known at run time; every row by its experts."""
     model, target = routed(64), resolve("cpu", precision=precision)

@@ -91,6 +91,7 @@ def cases(model) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(3)
 def test_engines_agree_on_tiny_models(tiny, tmp_path):
     family, models = tiny
     write_cases(models, tmp_path)
@@ -106,7 +107,7 @@ def test_engines_agree_on_tiny_models(tiny, tmp_path):
     ("engine", "package"),
     [("openvino", "openvino"), ("openvino-int8", "nncf"), ("jax", "jax")],
 )
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(3, 9)
 def test_other_engines_agree_where_they_are_installed(tiny, tmp_path, engine, package):
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed: pip install openvino nncf jax")

@@ -29,7 +29,7 @@ def tensor(*shape, dtype="float32"):
 
 
 @pytest.mark.parametrize("index", range(len(Attention.cases())))
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(10, 20)
 def test_compute_agrees_with_reference(index):
     case = Attention.cases()[index]
     rng = np.random.default_rng(index)
@@ -174,7 +174,7 @@ def lift(mod):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("key_axes", [(0, 1, 3, 2), (0, 2, 3, 1)])
 @pytest.mark.parametrize("permuted", [True, False])
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(8, 16)
 def test_lift_keeps_the_meaning(scale_on, bias, key_axes, permuted):
     before = decomposed(scale_on, bias, key_axes, permuted=permuted)
     after, said = lift(before)

@@ -221,7 +221,7 @@ SPELLINGS = {
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(6, 12)
 def test_spellings(name: str) -> None:
     mask, expected = SPELLINGS[name]
     found, refused = meaning(mask)

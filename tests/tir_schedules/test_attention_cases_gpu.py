@@ -43,7 +43,7 @@ def test_all_features_at_once_become_source(dtype: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(34)
+@pytest.mark.sampled(17)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("index", [i for i, case in enumerate(CASES) if not keeps_bytes(case["args"])])
 def test_every_case_becomes_source(index: int, dtype: str) -> None:

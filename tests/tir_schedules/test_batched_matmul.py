@@ -84,6 +84,7 @@ def symbols(*names):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 def test_every_size_is_symbolic(isa, form):
     if not here(isa):
         pytest.skip(f"this processor does not run {isa}")
@@ -142,6 +143,7 @@ def test_any_sizes(form, batch, shared, m, n, k):
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("sizes", [(2, 0, 4, 5), (2, 4, 0, 5), (2, 4, 5, 0), (0, 3, 4, 5)])
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 def test_nothing_to_multiply(sizes, static):
     b, m, n, k = sizes if static else symbols("b", "m", "n", "k")
     mod, _ = function((2, b, m, k), (2, b, k, n))
@@ -156,6 +158,7 @@ def test_no_block_is_taller_than_its_sums(rows, block_rows, cores):
 
 @pytest.mark.parametrize("cores", [1, 3, 8])
 @pytest.mark.slow
+@pytest.mark.sampled(1)
 def test_blocks_of_rows_for_every_number_of_cores(cores):
     m = tirx.Var("m", "int64")
     mod, _ = function((2, m, 20), (2, 20, 40))

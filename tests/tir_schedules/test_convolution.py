@@ -172,7 +172,7 @@ def test_bytes_in_registers_of_two_dimensions(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("isa", "narrow"), [("cpu", False), ("x86:avx512-amx", False), ("x86-64-v3", False), ("x86-64-v3", True)]
 )
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, 2)
 def test_bytes_are_added_up_exactly(isa: str, narrow: bool) -> None:
     """With `narrow` as well, of weights most of whose pairs do not fit 16 bits."""
     target = resolve(isa, cores=2)

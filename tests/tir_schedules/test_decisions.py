@@ -101,7 +101,7 @@ def accepted(rule: str, func: tirx.PrimFunc, target: object, seed: int) -> Itera
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("case", FUNCTIONS)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(3, 6)
 def test_what_a_rule_accepts_computes_the_function(case: str, seed: int) -> None:
     rule, func, target = case.split(",")[0], FUNCTIONS[case](), x86("avx2")
     kernels = {"plain": RULES["fallback"].apply(func, target, RULES["fallback"].default(func, target))}

@@ -38,6 +38,7 @@ def lowered_once(monkeypatch: pytest.MonkeyPatch) -> None:
         for dtype in DTYPES
     ],
 )
+@pytest.mark.sampled(4, 8)
 def test_symbolic_lengths(name, dtype):
     attrs = attributes(4, 2, 32, **SEEN[name])
     func = scheduled([("b", 1, 4, 32), ("b", "t", 2, 32), ("b", "t", 2, 32)], attrs, dtype)
@@ -73,6 +74,7 @@ def test_several_queries(name, queries):
         for dtype in ("float16", "float32")
     ],
 )
+@pytest.mark.sampled(4, 8)
 def test_head_sizes_by_default(d, dtype):
     attrs = attributes(2, 1, d, causal=True)
     func = scheduled([(1, 1, 2, d), *[(1, 70, 1, d)] * 2], attrs, dtype, decision=None)

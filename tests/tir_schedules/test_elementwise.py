@@ -47,7 +47,7 @@ def check(run: Callable, shapes: list[tuple[int, ...]], dtypes: list[str], refer
     ("isa", "length"), [("avx512", x) for x in LENGTHS] + [("avx2", x) for x in (1, 17, 100, "symbolic")]
 )
 @pytest.mark.parametrize("name", GRAPHS)
-@pytest.mark.sampled(25)
+@pytest.mark.sampled(25, 110)
 def test_numbers(isa: str, name: str, length: int | str) -> None:
     if not here(isa):
         pytest.skip(f"this processor does not run {isa}")

@@ -40,6 +40,7 @@ SLOW_FLOAT32 = ["float16", pytest.param("float32", marks=pytest.mark.slow)]
 
 @pytest.mark.parametrize("dtype", SLOW_FLOAT32)
 @pytest.mark.parametrize("name", ["window", *(pytest.param(n, marks=pytest.mark.slow) for n in SOME)])
+@pytest.mark.sampled(1, 3)
 def test_separate_symbolic_lengths(name, dtype):
     attrs = attributes(2, 1, 16, **SEEN[name])
     func = scheduled([("b", "s", 2, 16), ("b", "t", 1, 16), ("b", "t", 1, 16)], attrs, dtype)
@@ -324,6 +325,7 @@ MORE = [("float16", 64, "sm_90"), ("tf32", 64, "sm_90"), ("tf32", 128, "sm_80")]
     ("kind", "d", "arch"), [*CODE, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)]
 )
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 def test_machine_code(kind, d, arch):
     """Everything in registers; products on tensor cores where the operands may be narrow; asynchronous copies."""
     dtype, products = KINDS.get(kind, (kind, {}))

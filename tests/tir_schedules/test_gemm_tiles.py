@@ -17,7 +17,7 @@ AMX = x86("avx512-amx")
 
 @pytest.mark.parametrize("rows", [5, 16, 17, 31, 33, 65])
 @pytest.mark.parametrize(("k", "n"), [(292, 131), (256, 16), (272, 96)])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(4, 9)
 def test_octets(rows: int, k: int, n: int, tmp_path) -> None:
     """The very integers; k in whole registers, in parts of one, in both; the last panel cropped."""
     case = octets.Case(k=k, n=n, nr=16 if n == 16 else 48, epilogue="none", m=rows)
@@ -38,7 +38,7 @@ def test_pairs_of_every_height(k: int, chunks: int, tmp_path) -> None:
     ("bits", "group", "least", "k"), [(8, 32, False, 96), (8, 64, False, 192), (4, 32, True, 128), (4, 128, False, 384)]
 )
 @pytest.mark.parametrize("rows", [13, 33, 48, 130])
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(4, 8)
 def test_groups(rows: int, bits: int, group: int, least: bool, k: int, tmp_path) -> None:
     """Groups of half a register, of one and of two; pairs of groups and one behind them; the last panel cropped."""
     case = groups.Case(k=k, n=131, nr=48, bits=bits, group=group, least=least, m=rows)

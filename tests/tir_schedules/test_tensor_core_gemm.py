@@ -271,7 +271,7 @@ BUILT = {
 @needs_nvcc
 @pytest.mark.skipif(find_tool("nvdisasm") is None, reason="no nvdisasm: pip install nvidia-cuda-nvdisasm")
 @pytest.mark.parametrize(("case", "arch", "decision"), BUILT.values(), ids=BUILT.keys())
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, 2)
 def test_machine_code(case: Plain, arch: str, decision: Decision | None) -> None:
     """Tensor cores, ldmatrix and asynchronous copies of 16 bytes; nothing is spilled, one barrier in each step."""
     target, func = resolve(f"cuda:{arch}"), fused_plain(case)

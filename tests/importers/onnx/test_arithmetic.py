@@ -98,7 +98,7 @@ _ACCURATE = {
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("op", sorted(_ACCURATE))
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(6, 12)
 def test_accuracy(op, dtype) -> None:
     """Relative error, near zero too; results that the type cannot hold are left out."""
     function, most = _ACCURATE[op]
@@ -113,7 +113,7 @@ def test_accuracy(op, dtype) -> None:
 
 @pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceL2", "ReduceLogSumExp"])
 @pytest.mark.parametrize(("axes", "keepdims"), [([1], 0), ([0, 2], 1), ([], 1), ([-1], 1)])
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(5, 10)
 def test_reductions_of_symbolic_sizes(op, axes, keepdims) -> None:
     x = np.random.default_rng(1).normal(size=(3, 5, 7)).astype(np.float32)
     options = {"keepdims": keepdims, "constants": ("x1",)}
@@ -179,7 +179,7 @@ def test_float8_bit_by_bit(to, saturate) -> None:
         ("ai,bi,ci,di->abcd", [(2, 5), (3, 5), (2, 5), (4, 5)]),
     ],
 )
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, 4)
 def test_einsum_of_symbolic_sizes(equation, shapes) -> None:
     rng = np.random.default_rng(5)
     xs = [rng.normal(size=s).astype(np.float32) for s in shapes]

@@ -50,7 +50,7 @@ def node_tests() -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(15, 15)
 def test_node(name: str) -> None:
     result = script().run_test(node_tests()[f"test_{name}"])
     assert result["status"] in (("pass", "refused") if name in REFUSED else ("pass",)), result["why"]

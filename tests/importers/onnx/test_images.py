@@ -36,7 +36,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(3, 6)
 def test_symbolic_sizes(case: str) -> None:
     op, weights, attrs = CASES[case]
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4, "h", "w_"])

@@ -58,7 +58,7 @@ def check(model: onnx.ModelProto, channels: int, *spaces: list[int]) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("sizes", ["open", pytest.param("known", marks=pytest.mark.slow)])
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(5, 10)
 def test_phases(case: str, sizes: str) -> None:
     groups, inner, outer, kernel, space, attrs = CASES[case]
     model = model_of(groups, inner, outer, kernel, space if sizes == "known" else None, attrs)

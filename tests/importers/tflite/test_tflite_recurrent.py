@@ -103,7 +103,7 @@ def feeds_of(model, seed: int, state=None) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(5, 10)
 def test_layers(case, batch, tmp_path: Path):
     kind, options = CASES[case]
     model = import_model(written(kind, batch, options, tmp_path / "layer.tflite"))
