@@ -27,6 +27,7 @@ def kernels() -> dict[tuple[str, bool], tvm.runtime.Module]:
     return built
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(
     rows=st.integers(1, 3),

@@ -89,6 +89,7 @@ def test_only_what_changed_is_built(generated: list, compiled: Callable, tmp_pat
     assert len(generated) == 5
 
 
+@pytest.mark.slow
 def test_equal_builds_have_equal_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here, and in another process with another hash seed and other folders: built again, and from the first's builds.
 

@@ -71,6 +71,7 @@ for decision in rule.space(func, target):
 """
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_page_work(tmp_path: Path) -> None:
     """Operator and rule as docs/plugins.md has them, each in a distribution of its own."""
     shrink, rows = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "plugins.md").read_text(), re.DOTALL)

@@ -94,6 +94,7 @@ _restricted.convert_restricted("probe", Path(sys.argv[1]), {"attempts": {"endles
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the death of a parent is told by Linux")
 def test_an_import_ends_with_who_asked_for_it(tmp_path: Path) -> None:
     """SIGTERM, which runs nothing of Python in the parent; the worker does not look at its pipe meanwhile."""

@@ -69,6 +69,7 @@ def test_only_what_a_text_shows_is_a_loss() -> None:
     assert loss_of(None, {"outputs": passed, "text": text}) is None and loss_of(rung, None) is None
 
 
+@pytest.mark.slow
 def test_the_first_rung_that_loses_little_is_kept(directory: Path, tmp_path: Path, monkeypatch) -> None:
     """Trials with what they would measure; nothing is built."""
     written, losses = [], []

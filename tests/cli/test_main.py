@@ -280,6 +280,7 @@ def test_targets_json(capsys: pytest.CaptureFixture[str]) -> None:
         assert row["can_run"] or row["run_note"]
 
 
+@pytest.mark.slow
 def test_operators_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     from halo_tvm.relay_ops import OPERATORS
 

@@ -42,6 +42,7 @@ def profiled(artifact: Path, path: Path, *words: str) -> schema.ProfileResult:
     return result
 
 
+@pytest.mark.slow
 def test_every_kernel_has_its_work_and_its_roof(
     artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

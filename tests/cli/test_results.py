@@ -40,6 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_validate_writes_every_view_of_one_result(
     made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,7 @@ def drawn(key: jax.Array, seed: jax.Array, number: jax.Array) -> dict[str, jax.A
     }
 
 
+@pytest.mark.slow
 def test_the_same_numbers_as_jax() -> None:
     specs = (("2", "uint32"), ("", "int32"), ("", "int32"))
     program = compile_in_process(import_jax(drawn, None, *specs), threads=2)

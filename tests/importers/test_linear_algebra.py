@@ -75,6 +75,7 @@ def test_as_torch(name: str) -> None:
     check(function, given(names, (3,)), given(names, (1,)), given(names, (17,)))
 
 
+@pytest.mark.slow
 def test_without_a_batch_with_two_axes_of_it_and_in_float64() -> None:
     for batch, dtype in (((), torch.float32), ((2, 3), torch.float64)):
         check(
@@ -149,6 +150,7 @@ def test_code_for_a_gpu() -> None:
     assert cuda_source(kernels, "sm_80").count("__global__") >= len(kernels)
 
 
+@pytest.mark.slow
 def test_as_jax() -> None:
     jax = pytest.importorskip("jax")
     import halo_tvm

@@ -88,6 +88,7 @@ def onnx_program():
     return compile_in_process(model, threads=2)
 
 
+@pytest.mark.slow
 def test_onnx_draws_by_distribution_seed_and_call(onnx_program) -> None:
     chances = np.array([[0.1, 0.2, 0.3, 0.4], [0.5, 0.0, 0.25, 0.25]], np.float32)
     with np.errstate(divide="ignore"):

@@ -67,6 +67,7 @@ def test_states_are_pooled_in_every_way(older: bool, tmp_path: Path) -> None:
         np.testing.assert_allclose(built["sentence_embedding"], wanted, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_follows_pooling_is_computed(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, "bert")
     rng = np.random.default_rng(1)

@@ -145,6 +145,7 @@ def test_a_loop_that_is_no_scan_stays_a_loop(tmp_path: Path) -> None:
     check(read(written(tmp_path, sums, jax.ShapeDtypeStruct(export.symbolic_shape("s, 3"), jnp.float32))), s=5)
 
 
+@pytest.mark.slow
 def test_fixed_sizes(tmp_path: Path) -> None:
     floats, ids = jax.ShapeDtypeStruct((4, 6), jnp.float32), jax.ShapeDtypeStruct((4,), jnp.int32)
     check(read(written(tmp_path, orders, floats, ids)))
@@ -200,6 +201,7 @@ def test_orders_of_what_is_made_of_elements_are_refused(tmp_path: Path, seen: st
         read(path)
 
 
+@pytest.mark.slow
 def test_calls_of_lapack(tmp_path: Path) -> None:
     """What jax writes for a CPU, where operations of its own stand in a jaxpr."""
 

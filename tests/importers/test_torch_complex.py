@@ -122,6 +122,7 @@ class ComplexRotary(torch.nn.Module):
         return turned, real(pairs * torch.polar(x[..., :1], x[..., 1:2])).flatten(3)
 
 
+@pytest.mark.slow
 def test_rotary_embeddings_by_complex_numbers_are_the_operator() -> None:
     net = ComplexRotary().eval()
     x, other = torch.randn(2, 5, 3, 8), torch.randn(1, 9, 3, 8)
@@ -189,6 +190,7 @@ def spectra(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "net.halo"
 
 
+@pytest.mark.slow
 def test_artifacts_take_and_give_complex_numbers(spectra: Path, tmp_path: Path, capsys) -> None:
     """In the memory of the caller's arrays, at other sizes, contiguous or not, as NumPy's and as torch's."""
     assert halo_tvm.validate_artifact(str(spectra))["passed"]

@@ -652,6 +652,7 @@ def test_the_first_rows_of_a_projection() -> None:
     check(First(), inputs, others=[(normal(3, 11, 8), normal(4)), (normal(1, 8, 8), normal(6))], dynamic_shapes=shapes)
 
 
+@pytest.mark.slow
 def test_the_largest_of_an_open_number() -> None:
     """As many as there are tokens, as sparse attention asks of a short text; or half of them."""
 

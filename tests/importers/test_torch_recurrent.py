@@ -29,6 +29,7 @@ class Stack(torch.nn.Module):
         return z, *state, h, c, last
 
 
+@pytest.mark.slow
 def test_layers_are_one_operator_each_at_any_length() -> None:
     torch.manual_seed(0)
     module = Stack().eval()

@@ -17,6 +17,7 @@ import torch_conformance
 CASES = ["topk|int64", "roll|float32", "nn.functional.max_pool1d|float32", "transpose|int64", "new_full|float32"]
 
 
+@pytest.mark.slow
 def test_samples_pass_or_are_refused() -> None:
     """Ties, NaN, shifts of one axis, tensors without elements or axes."""
     run = torch_conformance.runner()

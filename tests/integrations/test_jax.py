@@ -15,6 +15,7 @@ import halo_tvm.integrations.jax
 from halo_tvm.errors import InputError, UnknownName, UsageError
 
 
+@pytest.mark.slow
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = executed("jax.md", tmp_path, monkeypatch)
     assert names["best"].shape == (2,)

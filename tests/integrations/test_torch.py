@@ -229,6 +229,7 @@ def test_outputs_share_memory_where_those_of_torch_do() -> None:
         torch.testing.assert_close(compiled(function)(x)[5], weight)
 
 
+@pytest.mark.slow
 def test_outputs_share_memory_with_each_other_where_those_of_torch_do() -> None:
     def shifted(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         y = x * 2

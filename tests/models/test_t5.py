@@ -150,6 +150,7 @@ def apart(directory: Path, precision: str) -> int:
     return apart_bytes({name: lower(function, how)[0] for name, function in functions.items()}, model.params)
 
 
+@pytest.mark.slow
 def test_every_precision_stores_a_weight_once(tmp_path: Path) -> None:
     """The encoder's table is the head of main and decode; main reads what steps read, which are quantised in groups."""
     write(tmp_path / "t5", "t5")

@@ -65,6 +65,7 @@ def test_equal_to_torch(kind: str) -> None:
     assert len(names) <= 2 + number, names  # activations and the sum are stages; a transposition at each end
 
 
+@pytest.mark.slow
 def test_open_sizes() -> None:
     torch.manual_seed(0)
     dims = {0: torch.export.Dim("n", max=8), 2: torch.export.Dim("h", max=400), 3: torch.export.Dim("w", max=400)}

@@ -66,6 +66,7 @@ def test_moves_keep_the_channels_last(how: str) -> None:
         assert sum("transpose" in name for name in names) == 2 + moves, names
 
 
+@pytest.mark.slow
 def test_open_images_are_shuffled() -> None:
     """The sizes of the image stay open, as does the batch."""
     torch.manual_seed(0)

@@ -53,6 +53,7 @@ def numbers(rng: np.random.Generator, shape: tuple[int, int], dtype: str, values
     return x
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(
     rows=st.integers(1, 3),

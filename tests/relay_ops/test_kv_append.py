@@ -83,6 +83,7 @@ def whole(model, x):
     return OPERATORS["attention"].reference(qkv, **ATTRS, packed=True)
 
 
+@pytest.mark.slow
 def test_prefill_and_decode_steps_equal_attention_over_everything():
     prefill, decode = step_model("s"), step_model(1)
     runs = {"prefill": Compiled(prefill), "decode": Compiled(decode)}

@@ -114,6 +114,7 @@ def tiny(tmp_path, precision: str, peers: list[str]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler: apt-get install g++")
 def test_torch_with_frozen_weights_computes_the_same(script, tmp_path):
     pytest.importorskip("torch")

@@ -59,6 +59,7 @@ def test_a_race_has_one_sample_a_round_of_each_and_forgets(interleaved):
     assert all(fake.asked == ["time"] * 6 + ["forget"] for fake in fakes)
 
 
+@pytest.mark.slow
 def test_memory_bound_against_torch(capsys):
     pytest.importorskip("torch")
     module = script("memory_bound")

@@ -235,6 +235,7 @@ fake.fake_slow_captures(200000)
 """
 
 
+@pytest.mark.slow
 def test_what_is_queued_during_the_first_run_waits_for_its_capture(driver: Path, artifacts: Path) -> None:
     """The fake device refuses what a capture forbids, and then the capture, as a driver does."""
     code = (
@@ -254,6 +255,7 @@ with load("graph.halo") as module:
     assert child(driver, artifacts, code) == [[True] * 6, 1]
 
 
+@pytest.mark.slow
 def test_another_modules_runs_wait_for_a_capture(driver: Path, artifacts: Path) -> None:
     code = (
         CAPTURES
@@ -313,6 +315,7 @@ module.close()  # a lost GPU gives no memory back: nothing asks for that
     assert len(faults) == 2 and all("(error 700)" in text and "start another" in text for text in faults)
 
 
+@pytest.mark.slow
 def test_a_missing_wait_shows(driver: Path, artifacts: Path) -> None:
     """Each of the two orders between streams, left out, gives other numbers on the fake device."""
     code = """

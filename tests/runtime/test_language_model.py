@@ -75,6 +75,7 @@ def model(artifact: Path):
         yield loaded
 
 
+@pytest.mark.slow
 def test_functions_share_weights_and_kernels(artifact: Path) -> None:
     manifest = read_manifest(artifact)
     assert list(manifest.functions) == ["decode", "decode_slots", "main", "prefill"]
@@ -717,6 +718,7 @@ def test_tokens_are_timed_in_the_words_of_llama_bench(artifact: Path, capsys, tm
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_engines_speak_in_turns(artifact: Path, directory: Path, capsys, monkeypatch, tmp_path: Path) -> None:
     """Each in its own process on a file of the same weights; what fails is told, and ends nobody else's part."""
     speaker = Path(__file__).parents[1] / "peers" / "fake_speaker.py"

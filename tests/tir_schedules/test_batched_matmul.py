@@ -126,6 +126,7 @@ def test_one_vector_is_left_to_rules_of_reductions(k):
             check(executable(mod, target), operands((2, 3), m, n, k, form), form)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     form=st.sampled_from(FORMS),

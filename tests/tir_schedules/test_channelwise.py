@@ -64,6 +64,7 @@ def test_every_kind_of_window():
         check(executable, f"f{i}", case)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(st.data())
 def test_any_known_row_of_windows(data: st.DataObject):

@@ -159,6 +159,7 @@ def _long_cases_of_bytes(lanes: int, **fields: object) -> list[Case]:
     ]
 
 
+@pytest.mark.slow
 def test_bytes_in_registers_of_two_dimensions(tmp_path) -> None:
     """The same sums on a processor that has none, under emulation."""
     amx = resolve("x86:avx512-amx", cores=2)

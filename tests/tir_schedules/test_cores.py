@@ -99,6 +99,7 @@ def test_parts_of_the_keys_are_as_many_as_cores() -> None:
         check(executable, arrays, attributes(12, 12, 64))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not here("avx2"), reason="this CPU lacks avx2")
 def test_results_stay() -> None:
     made = {f"many{i}": default(case, CORES) for i, case in enumerate(FUNCTIONS)}

@@ -108,6 +108,7 @@ def test_every_type_that_goes_from_thread_to_thread(dtype: str) -> None:
             check_emulated(scheduled_for(func, NAME, decision), [], lambda x, f=reference: f(x, -1), values=[x])
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_every_type_has_machine_code() -> None:
     funcs = [

@@ -141,6 +141,7 @@ def test_shared_tasks_are_tuned_once(tmp_path, tiny, fake) -> None:
     assert [t.count for t in run.tasks] == sorted((t.count for t in run.tasks), reverse=True)
 
 
+@pytest.mark.slow
 def test_models_that_fail_stop_nothing(tmp_path, tiny, fake, capsys) -> None:
     result = tune(tmp_path, "nosuch", broken_onnx(tmp_path), "tiny", str(tmp_path / "gone.onnx"))
     assert [(m.model.rpartition("/")[2], m.exit_code) for m in result.models] == [
@@ -196,6 +197,7 @@ def test_one_model_ends_as_it_always_did(tmp_path, tiny, fake, capsys) -> None:
     assert tune_model(TuneConfig(model="tiny", log=str(tmp_path / "log"))).model == "tiny"
 
 
+@pytest.mark.slow
 def test_no_valid_trial_is_told_by_model(tmp_path, tiny, fake, monkeypatch) -> None:
     monkeypatch.setattr(fake, "error", NoValidTrial("all of them failed"))
     result = tune(tmp_path, "tiny", "nosuch", "deep")
@@ -341,6 +343,7 @@ def test_what_cannot_be_measured_here_names_the_ways_forward() -> None:
 DEVICE = Device(3, "x86_64", "other", X86.isas[0].requires, 1 << 15, 1 << 20, 1 << 24)
 
 
+@pytest.mark.slow
 def test_a_remote_device_decides_level_threads_and_fingerprint(tmp_path, tiny, fake, monkeypatch) -> None:
     asked = []
     monkeypatch.setattr(rpc, "device_behind", lambda address, key, gpu: asked.append((address, key)) or DEVICE)

@@ -59,6 +59,7 @@ def test_builders_work_at_the_same_time(pool):
     assert len(builders) == 2 and builders == set(pool.pids[:2])
 
 
+@pytest.mark.slow
 def test_defaults_are_built_ahead(pool):
     """At the same time, and what is opened first does not wait for the others."""
     for file in Path(os.environ[lab_rules.MEETING]).iterdir():
@@ -89,6 +90,7 @@ def test_a_crash_while_building_is_one_candidates_fault(pool):
     assert pool.restarts == before + 1
 
 
+@pytest.mark.slow
 def test_a_crash_while_running_is_one_candidates_fault(pool):
     pool.open(lab_rules.task(40))
     before = pool.restarts

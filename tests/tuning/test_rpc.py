@@ -136,6 +136,7 @@ def test_another_kind_of_machine_under_the_same_key(monkeypatch):
         RpcLab(target, options, address, KEY, seed=0, fingerprint=other.fingerprint(target)).__enter__()
 
 
+@pytest.mark.slow
 def test_a_wrong_key(farm):
     farm.grow(1)
     with pytest.raises(EnvironmentProblem, match="a device with key other .* within 0 s.*[12] of key 'toy'"):

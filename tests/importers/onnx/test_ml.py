@@ -125,6 +125,7 @@ FEATURES = {
 }
 
 
+@pytest.mark.slow
 def test_features() -> None:
     for proto, x in FEATURES.values():
         agrees(proto, x)

@@ -242,6 +242,7 @@ def test_linear_products_stay_in_bytes():
     assert "fallback" not in rules(program).values(), rules(program)
 
 
+@pytest.mark.slow
 def test_convolutions_stay_in_bytes():
     """A chain of QLinearConv: 3 channels, padding by the zero point, strides, groups, bias, a pooling in between."""
 
