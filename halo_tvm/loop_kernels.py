@@ -83,7 +83,6 @@ class _Kernel:
         self._alive = tirx.decl_buffer((), "bool", "alive")
         self._constants: list[tuple[ir.GenericConst, tirx.Buffer]] = []
         self._besides: dict[int, tirx.Buffer] = {}
-        self._kernels: list[tirx.PrimFunc] = []  # of the steps
         self._made: dict[relax.Var, tirx.Buffer] = {}  # what a step makes, by its variable
         for var, value in self._values.items():
             if op_name(value) == "relax.call_tir" or op_name(value) == "relax.reshape":
@@ -127,8 +126,7 @@ class _Kernel:
                     held[var] = made[var]
                     given.append(made[var])
                 sizes = list(value.args[2].values) if len(value.args) > 2 else []
-                self._kernels.append(self._mod[value.args[0]])
-                body.append(_inside(self._kernels[-1], given, sizes))
+                body.append(_inside(self._mod[value.args[0]], given, sizes))
             elif not isinstance(value, relax.Tuple):  # which are the results
                 what = op_name(value) or "a branch, a loop or a part of several results"
                 raise Declined(f"steps that do more than call kernels: {what}")
@@ -194,7 +192,8 @@ class _Kernel:
         body = s_tir.SBlockRealize([], tirx.const(True, "bool"), root)
         func = tirx.PrimFunc([*inputs, *(out for _, out in moved)], body)
         attrs = {"tirx.noalias": True, "tirx.is_scheduled": True, "s_tir": True}
-        if all(has_exact_buffers(kernel) or not allocated(kernel.body) for kernel in self._kernels):
+        kernels = [self._mod[value.args[0]] for value in self._values.values() if op_name(value) in _CALLS]
+        if all(has_exact_buffers(kernel) or not allocated(kernel.body) for kernel in kernels):
             attrs[EXACT_BUFFERS] = True  # which takes long to find out: several writers of sizes that are open
         return tirx.transform.ConvertSSA()(tvm.IRModule({"main": func.with_attrs(attrs)}))["main"]
 

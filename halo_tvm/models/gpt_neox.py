@@ -49,15 +49,14 @@ def _read(read: Reader) -> DecoderConfig:
 
 
 def _persimmon(read: Reader) -> DecoderConfig:
-    normed = read.flag("qk_layernorm", default=True)
     names = replace(
         _NAMES,
         embedding="model.embed_tokens",
         layer="model.layers.{}",
         attention="self_attn",
         joined="self_attn.query_key_value",
-        query_norm="self_attn.q_layernorm" if normed else "",
-        key_norm="self_attn.k_layernorm" if normed else "",
+        query_norm="self_attn.q_layernorm",
+        key_norm="self_attn.k_layernorm",
         output="self_attn.dense",
         norm="model.final_layernorm",
         head="lm_head",
@@ -66,7 +65,7 @@ def _persimmon(read: Reader) -> DecoderConfig:
         _read(read),
         pattern=(Layer(read.rope(share=0.5)),),
         parallel=False,
-        query_key_norm="layer" if normed else None,
+        query_key_norm="layer" if read.flag("qk_layernorm", default=True) else None,
         activation=read.activation("hidden_act", default="relu2"),
         names=names,
     )

@@ -13,7 +13,6 @@ from .llama import llama
 
 
 def _phi(read: Reader) -> DecoderConfig:
-    normed = read.flag("qk_layernorm")
     return DecoderConfig(
         layers=read.layers,
         hidden=read.hidden,
@@ -26,7 +25,7 @@ def _phi(read: Reader) -> DecoderConfig:
         norm="layer",
         eps=read.number("layer_norm_eps", default=1e-5),
         parallel=True,
-        query_key_norm="layer" if normed else None,
+        query_key_norm="layer" if read.flag("qk_layernorm") else None,
         query_key_value_bias=True,
         output_bias=True,
         ffn_bias=True,
@@ -35,8 +34,8 @@ def _phi(read: Reader) -> DecoderConfig:
         gated=False,
         tied=read.flag("tie_word_embeddings"),
         names=Names(
-            query_norm="self_attn.q_layernorm" if normed else "",
-            key_norm="self_attn.k_layernorm" if normed else "",
+            query_norm="self_attn.q_layernorm",
+            key_norm="self_attn.k_layernorm",
             output="self_attn.dense",
             ffn_norm="",
             up="mlp.fc1",

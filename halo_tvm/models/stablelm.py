@@ -13,18 +13,18 @@ from .llama import llama
 
 
 def _stablelm(read: Reader) -> DecoderConfig:
-    parallel, normed = read.flag("use_parallel_residual"), read.flag("qk_layernorm")
+    parallel = read.flag("use_parallel_residual")
     return llama(
         read,
         pattern=(Layer(read.rope(share=0.25)),),
         norm="layer",
         eps=read.number("layer_norm_eps", default=1e-5),
         parallel=parallel,
-        query_key_norm="each" if normed else None,
+        query_key_norm="each" if read.flag("qk_layernorm") else None,
         query_key_value_bias=read.flag("use_qkv_bias"),
         names=Names(
-            query_norm="self_attn.q_layernorm.norms.{}" if normed else "",
-            key_norm="self_attn.k_layernorm.norms.{}" if normed else "",
+            query_norm="self_attn.q_layernorm.norms.{}",
+            key_norm="self_attn.k_layernorm.norms.{}",
             ffn_norm="" if parallel else "post_attention_layernorm",
         ),
     )
@@ -63,9 +63,7 @@ def _cohere(read: Reader) -> DecoderConfig:
         query_key_norm="each" if normed else None,
         logit_scale=read.number("logit_scale", default=0.0625),
         tied=read.flag("tie_word_embeddings", default=True),
-        names=Names(
-            query_norm="self_attn.q_norm" if normed else "", key_norm="self_attn.k_norm" if normed else "", ffn_norm=""
-        ),
+        names=Names(query_norm="self_attn.q_norm", key_norm="self_attn.k_norm", ffn_norm=""),
     )
 
 

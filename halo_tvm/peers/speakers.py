@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,21 +16,7 @@ class _Engine:
     module: str
     numbers: tuple[str, ...]
     alike: Mapping[str, str]
-    write: Callable[[str, Path, str, int], Path]  # model, what to write, numbers, seed
-    suffix: str = ""
-    reads_gguf: bool = False
-
-
-def _gguf(model: str, path: Path, numbers: str, seed: int) -> Path:
-    from ..exporters.gguf import export_gguf  # with TVM, which a host that times our artifact alone may lack
-
-    return export_gguf(model, path, numbers, seed)
-
-
-def _genai(model: str, path: Path, numbers: str, seed: int) -> Path:
-    from ..exporters.cached import export_for_genai
-
-    return export_for_genai(model, path, numbers, seed)
+    reads_gguf: bool = False  # else a folder of onnxruntime-genai's
 
 
 _ENGINES = {
@@ -38,15 +24,12 @@ _ENGINES = {
         "llama_cpp",
         ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"),
         {"fp32": "F32", "bf16": "BF16", "fp16": "F16", "int8": "Q8_0", "int4": "Q4_1"},  # of as many bits a weight
-        _gguf,
-        ".gguf",
         reads_gguf=True,
     ),
     "onnxruntime-genai": _Engine(
         "onnxruntime_genai",
         ("F32", "Q8_0", "Q4_0"),
         {"fp32": "F32", "bf16": "F32", "fp16": "F32", "int8": "Q8_0", "int4": "Q4_0"},
-        _genai,
     ),
 }
 SPEAKERS = tuple(
@@ -85,10 +68,13 @@ def speaker_of(
                 raise UnsupportedModel(f"expected a directory or a built-in model for {family}, found a GGUF file")
             return Speaking(name, engine.module, _most_numbers(file), file)
         model = str(source["name"]) if source.get("kind") == "builtin" else str(reference)
-        path = folder / f"{numbers}{engine.suffix or '-' + family}"
+        path = folder / f"{numbers}{'.gguf' if engine.reads_gguf else '-' + family}"
         if not path.exists():
-            seed = int(str(source.get("seed", 0)))
-            engine.write(model, path.with_suffix(".part"), numbers, seed).rename(path)
+            from ..exporters.cached import export_for_genai  # with TVM, which a host that times ours alone may lack
+            from ..exporters.gguf import export_gguf
+
+            write, seed = export_gguf if engine.reads_gguf else export_for_genai, int(str(source.get("seed", 0)))
+            write(model, path.with_suffix(".part"), numbers, seed).rename(path)
         return Speaking(name, engine.module, numbers, path)
     except UnsupportedModel as reason:
         return Speaking(name, engine.module, numbers, None, str(reason))

@@ -37,9 +37,14 @@ def numpy_dtype(name: str) -> np.dtype:
 def is_plain(dtype: str) -> bool:
     """Whether NumPy has the type itself, so that DLPack hands it over as it is."""
     try:
-        return np.dtype(dtype).isbuiltin == 1
+        return is_numpys(np.dtype(dtype))
     except TypeError:
         return False
+
+
+def is_numpys(dtype: np.dtype) -> bool:
+    """Whether a type is NumPy's own, also where a pickle made another object of it."""
+    return dtype.kind != "V" and dtype.isbuiltin != _REGISTERED
 
 
 def is_aligned(array: np.ndarray, alignment: int = ALIGNMENT) -> bool:
@@ -95,7 +100,7 @@ def to_tensor(array: np.ndarray) -> tvm_ffi.Tensor:
     array = as_pairs(array)
     if array.size == 0:  # NumPy's strides of nothing are not those that kernels check for
         return view(tvm_ffi.from_dlpack(np.zeros(1, np.uint8)), array.shape, str(array.dtype))
-    if array.dtype.kind != "V" and array.dtype.isbuiltin != _REGISTERED:
+    if is_numpys(array.dtype):
         return tvm_ffi.from_dlpack(array)
     return view_bytes(array.view(_BITS[array.dtype.itemsize]), array.shape, str(array.dtype))
 

@@ -55,14 +55,15 @@ def read_host(cpuinfo: str | None = None) -> Host:
         cpuinfo = source.read_text(encoding="utf-8", errors="replace") if source.exists() else ""
     fields = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", cpuinfo, flags=re.MULTILINE))
     flags = frozenset((fields.get("flags") or fields.get("Features") or "").split())
-    refused = _TILES if own and not _may_use_tiles() else frozenset()
     if own and platform.machine() == "aarch64" and sys.platform == "linux":
         flags = _capabilities()
+    elif own and not _may_use_tiles():
+        flags -= _TILES
     caches = _read_caches(_CACHES)
     return Host(
         machine=platform.machine(),
         model=fields.get("model name") or platform.processor() or "unknown",
-        flags=flags - refused,
+        flags=flags,
         cores=default_threads(usable_cpus()),
         l1_bytes=caches.get(1, 0),
         l2_bytes=caches.get(2, 0),

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-from checkpoints import write_checkpoint
 
 from halo_tvm.artifact import read_manifest, update_manifest
 from halo_tvm.ceilings import HostProfile, Peaks
@@ -16,15 +15,6 @@ from halo_tvm.errors import EnvironmentProblem
 from halo_tvm.report import markdown, schema
 from halo_tvm.runtime.tracing import Call
 from halo_tvm.targets import read_host
-
-
-@pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("made")
-    write_checkpoint(root / "gpt2", "gpt2")
-    words = ["-o", str(root / "gpt2.halo"), "--no-validate", "--shape", "input_ids=1..2x4..32"]
-    assert main(["compile", "--model", str(root / "gpt2"), *words]) == 0
-    return root / "gpt2.halo"
 
 
 def write_host(directory: Path, **changes: object) -> None:

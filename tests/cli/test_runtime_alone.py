@@ -9,9 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from checkpoints import write_checkpoint
 
-from halo_tvm.cli import main
 from halo_tvm.errors import MissingPackage
 
 NEEDED = ("halo_tvm", "numpy", "numpy.libs", "tvm_ffi", "typing_extensions.py", "ml_dtypes")
@@ -33,15 +31,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> str:
-    root = tmp_path_factory.mktemp("made")
-    write_checkpoint(root / "gpt2", "gpt2")
-    words = ["-o", str(root / "gpt2.halo"), "--no-validate", "--shape", "input_ids=1..2x4..32"]
-    assert main(["compile", "--model", str(root / "gpt2"), *words]) == 0
-    return str(root / "gpt2.halo")
-
-
 def halo_tvm(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(site)}
     command = [sys.executable, "-S", "-m", "halo_tvm", *words]
@@ -49,9 +38,9 @@ def halo_tvm(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("verb", ["validate", "inspect", "bench", "profile"])
-def test_artifacts_are_served(site: Path, artifact: str, verb: str) -> None:
+def test_artifacts_are_served(site: Path, artifact: Path, verb: str) -> None:
     quick = {"bench": ("--rounds", "5"), "profile": ("--rounds", "2")}
-    done = halo_tvm(site, verb, artifact, *quick.get(verb, ()))
+    done = halo_tvm(site, verb, str(artifact), *quick.get(verb, ()))
     assert done.returncode == 0, done.stderr[-2000:]
     assert "gpt2" in done.stdout
 

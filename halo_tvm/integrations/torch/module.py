@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ...errors import UsageError
+from ...runtime.tensors import is_numpys
 
 
 class HaloModule(torch.nn.Module):
@@ -46,6 +47,6 @@ def _plain(value: object) -> object:
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:
-    if array.dtype.kind == "V" or array.dtype.isbuiltin != 1:  # bfloat16, which NumPy does not know by itself
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+    if is_numpys(array.dtype):
+        return torch.from_numpy(array)
+    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
