@@ -193,7 +193,7 @@ class _Kernel:
         func = tirx.PrimFunc([*inputs, *(out for _, out in moved)], body)
         attrs = {"tirx.noalias": True, "tirx.is_scheduled": True, "s_tir": True}
         kernels = [self._mod[value.args[0]] for value in self._values.values() if op_name(value) in _CALLS]
-        if all(has_exact_buffers(kernel) or not allocated(kernel.body) for kernel in kernels):
+        if all(map(has_exact_buffers, kernels)):
             attrs[EXACT_BUFFERS] = True  # which takes long to find out: several writers of sizes that are open
         return tirx.transform.ConvertSSA()(tvm.IRModule({"main": func.with_attrs(attrs)}))["main"]
 

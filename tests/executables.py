@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from halo_tvm.any_address import PIPELINE
 from halo_tvm.build import lowering
@@ -15,6 +15,7 @@ from halo_tvm.targets import Target
 def executable_of(mod: tvm.IRModule, target: Target, plan_memory: bool) -> relax.VMExecutable:
     """Code of `mod` for this host's CPU."""
     with generating(target):
-        return relax.build(
-            KnownSizes()(mod), target=target.tvm, relax_pipeline=lowering(plan_memory), tir_pipeline=PIPELINE
-        )
+        lowered = lowering(plan_memory)(KnownSizes()(mod))
+    kernels = [func for _, func in lowered.functions_items() if isinstance(func, tirx.PrimFunc)]
+    with generating(target, kernels):
+        return relax.build(lowered, target=target.tvm, relax_pipeline=None, tir_pipeline=PIPELINE)

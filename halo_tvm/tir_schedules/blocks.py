@@ -212,4 +212,4 @@ def written_out(func: tirx.PrimFunc, body: tirx.Stmt) -> tirx.PrimFunc:
 
 def has_exact_buffers(func: tirx.PrimFunc) -> bool:
     """Whether all that `func` allocates is used: schedules made with `compute_at` leave buffers that are to shrink."""
-    return bool(func.attrs and func.attrs.get(EXACT_BUFFERS, False))
+    return bool(func.attrs and func.attrs.get(EXACT_BUFFERS, False)) or not allocated(func.body)
