@@ -13,7 +13,7 @@ from covering import smallest_cover
 from hypothesis import HealthCheck, settings
 
 MARKERS = (
-    "slow: takes more than about three seconds on an idle core; run with --slow",
+    "slow: takes more than about two seconds on an idle core; run with --slow",
     "long: takes about a minute and shares no fixture; begins before all others, so that no process ends long after the"
     " rest",
     "covering(strength): of the combinations of parameters (of fixtures, too) run as many as hold every value (1, the"

@@ -522,6 +522,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), value=json_values)
 def test_no_value_anywhere_in_a_manifest_escapes_the_checks(pristine: Path, data: st.DataObject, value: object) -> None:

@@ -92,6 +92,7 @@ def test_memory_is_planned_at_the_declared_bounds(artifacts: dict[str, Path]) ->
     assert 0 < build["planned_bytes"] < build["unplanned_bytes"]
 
 
+@pytest.mark.slow
 def test_compiling_again_gives_the_same_parameters(artifacts: dict[str, Path], tmp_path: Path) -> None:
     source, again = artifacts["gpt2"].with_suffix(""), tmp_path / "again.halo"
     compile_model(CompileConfig(model=str(source), output=str(again), validate=False))

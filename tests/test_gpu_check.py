@@ -161,6 +161,7 @@ def test_every_case_is_a_call_of_its_operator(name: str) -> None:
     assert len(module_of({f"case{i}": (name, case) for i, case in enumerate(cases)}).functions) >= len(cases) > 0
 
 
+@pytest.mark.slow
 def test_a_part_that_cannot_be_built_says_why(tmp_path: Path) -> None:
     """In a process of its own, too, whose last line on stderr may be a warning of TVM."""
     command = [sys.executable, str(SCRIPT), "--target", "cpu", "--build", str(tmp_path), "--part", "operators/none"]

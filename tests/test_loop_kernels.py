@@ -49,6 +49,7 @@ def report_of(build: Callable[..., relax.Expr], inputs: dict[str, tuple[tuple[in
 
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("rows", [3, pytest.param("n", marks=pytest.mark.slow)])
+@pytest.mark.sampled(3, 12)
 def test_every_number_of_steps(name: str, rows: int | str) -> None:
     """x, y, z [rows, 4], and the sum of the first of each step in rows of their own."""
     by_relax, by_numpy = STEPS[name]

@@ -44,6 +44,7 @@ print(resident() - before)
 """
 
 
+@pytest.mark.slow
 def test_runs_of_many_sizes_hold_the_memory_of_a_few() -> None:
     (grown,) = subprocess.run([sys.executable, "-c", SIZES], capture_output=True, text=True, check=True).stdout.split()
     assert int(grown) < 30e6, f"{int(grown) / 1e6:.0f} MB more behind 600 sizes than behind the largest"

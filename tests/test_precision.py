@@ -70,6 +70,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path
     return pairs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.sampled(1, 2)
 def test_an_artifact_is_validated_by_the_tolerance_of_its_precision(made, kind: str) -> None:

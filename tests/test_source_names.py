@@ -43,6 +43,7 @@ def test_names_that_fit_are_left_alone() -> None:
     assert source_names(tvm.IRModule({"f": func}))["f"].same_as(func)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_nvcc() is None, reason="no nvcc: install NVIDIA's CUDA toolkit 13")
 def test_nvcc_takes_a_net_whose_names_are_paths(tmp_path: Path) -> None:
     model = onnx.parser.parse_model("""

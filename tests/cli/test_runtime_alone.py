@@ -38,6 +38,7 @@ def halo_tvm(site: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("verb", ["validate", "inspect", "bench", "profile"])
+@pytest.mark.sampled(1)
 def test_artifacts_are_served(site: Path, artifact: Path, verb: str) -> None:
     quick = {"bench": ("--rounds", "5"), "profile": ("--rounds", "2")}
     done = halo_tvm(site, verb, str(artifact), *quick.get(verb, ()))

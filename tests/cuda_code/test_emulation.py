@@ -455,7 +455,7 @@ OPERATOR_CASES = [
 
 
 @pytest.mark.parametrize(("name", "index"), OPERATOR_CASES)
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(12)
 def test_every_operator_is_served_and_right(name: str, index: int) -> None:
     mod = module_of(name, index)
     check_functions(primitive(mod), schedule_functions(mod, TARGET)[0])

@@ -19,6 +19,7 @@ from halo_tvm.tir_schedules.blocks import main_block
 BOUND = {"fp16": 2e-3, "bf16": 2e-2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "precision"), [("gpt2", "fp16"), ("llama", "bf16")])
 def test_linears_of_a_model_run_on_tensor_cores(kind: str, precision: str, tmp_path: Path) -> None:
     model = scheduled_model(kind, precision, tmp_path)

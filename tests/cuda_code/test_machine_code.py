@@ -142,6 +142,7 @@ def test_dynamic_shared_memory_is_seen() -> None:
     assert shared.bytes_of == {"reverse_kernel": 1024}
 
 
+@pytest.mark.slow
 @needs_nvcc
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
 @pytest.mark.sampled(1, 1)
@@ -216,6 +217,7 @@ def test_gpt2(arch: str, tmp_path: Path) -> None:
     check_code(tmp_path / "kernels.fatbin", arch, read_manifest(output))
 
 
+@pytest.mark.slow
 def test_without_a_compiler_the_source_is_embedded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_code, "find_nvcc", lambda: None)
     monkeypatch.setattr(machine_code, "no_compiler", lambda arch: "nvcc is not on this machine")

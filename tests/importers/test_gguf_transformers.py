@@ -22,6 +22,7 @@ IDS = np.random.default_rng(0).integers(3, 131, (1, 14))
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.sampled(16)
 def test_logits_are_those_of_transformers(tmp_path: Path, name: str) -> None:
     """Whole prompts; then 4 and 6 tokens and single ones behind what is kept."""
     kind, words, more = MODELS[name]

@@ -129,6 +129,7 @@ def test_singular_vectors_of_a_matrix_without_full_rank_are_orthogonal() -> None
     check(together, [a])
 
 
+@pytest.mark.slow
 def test_code_for_a_gpu() -> None:
     """No GPU is needed to see that there is code: vectors of float64 have none."""
     from halo_tvm import phases

@@ -145,6 +145,7 @@ class Chances(torch.nn.Module):
         }
 
 
+@pytest.mark.slow
 def test_torch_draws_and_an_artifact_goes_on_from_call_to_call(tmp_path: Path) -> None:
     x, weights = torch.ones(MANY), torch.tensor([0.4, 0.1, 0.0, 0.5]).repeat(MANY, 1)
     model = halo_tvm.import_torch(Chances().eval(), (x, weights))

@@ -158,6 +158,7 @@ def test_functions_of_bfloat16_inside_of_products_are_right() -> None:
         np.testing.assert_allclose(found[name].astype("float64"), want.double().numpy(), rtol=2e-2, err_msg=name)
 
 
+@pytest.mark.slow
 def test_operands_at_the_edges_of_what_operators_take() -> None:
     """No elements, no axes, logarithms that are whole, and pixels that a product in float32 is beside."""
     nearest = torch.nn.functional.interpolate

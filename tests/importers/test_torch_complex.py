@@ -219,6 +219,7 @@ def test_artifacts_take_and_give_complex_numbers(spectra: Path, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("length", [1024, 1155, 1156])
+@pytest.mark.sampled(1)
 def test_transforms_of_composite_lengths(length: int) -> None:
     """Halves of spectra, whole ones, both ways, signals that are cut or padded, against float64: by the operator, but
     an odd half back (1155) and those of large primes (1156), which are two products."""
@@ -248,6 +249,7 @@ def test_transforms_of_composite_lengths(length: int) -> None:
         assert np.abs(ours - wanted.numpy()).max() < max(1e-6 * scale, 2 * float((theirs - wanted).abs().max()))
 
 
+@pytest.mark.slow
 def test_transforms_along_any_axes() -> None:
     """Rows, columns, and of too few columns rows again."""
 

@@ -100,7 +100,7 @@ def compare(model: ImportedModel, module: Module, *sizes: int) -> None:
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
-@pytest.mark.sampled(3, 5)
+@pytest.mark.sampled(1, 5)
 def test_graphs_inside_are_computed_as_torch_computes_them(tmp_path: Path, function) -> None:
     module = Module(function).eval()
     shapes = ROWS if function is not repeated else (*ROWS, None)

@@ -251,6 +251,7 @@ def test_what_a_module_computes_of_its_weights_alone_is_a_weight() -> None:
     assert found == {"convolution": 2, "matmul": 1} or found == {"convolution": 2, "linear": 1}
 
 
+@pytest.mark.slow
 def test_convolutions_of_a_batch_joined_from_two_open_sizes() -> None:
     """What an unpadded one leaves, less than its input's length, has no size that is a variable of its own."""
     torch.manual_seed(2)
@@ -279,6 +280,7 @@ def test_views_by_strides_read_the_tensor_that_fills_their_memory() -> None:
     check(Function(function), (normal(3, 8, 6),), others=[(normal(5, 8, 6),)], dynamic_shapes=shapes)
 
 
+@pytest.mark.slow
 def test_images_are_read_at_computed_places() -> None:
     def function(x, at):
         ways = (("bilinear", "zeros", False), ("bicubic", "border", True), ("nearest", "reflection", False))
@@ -365,6 +367,7 @@ def test_means_of_bags_in_bfloat16() -> None:
     ],
     ids=["elements", "rows and columns", "joined", "beside other indices", "unique", "counted"],
 )
+@pytest.mark.sampled(2)
 def test_sizes_that_values_decide_are_found_when_the_model_runs(function) -> None:
     x = normal(6, 5)
     check(
@@ -388,6 +391,7 @@ def put(x, at, values):
     ],
     ids=["elements", "rows and columns", "one row for all", "in order"],
 )
+@pytest.mark.sampled(2)
 def test_values_are_written_where_a_mask_is_true(function) -> None:
     some = [(normal(9, 5),), (-normal(4, 5).abs(),), (normal(8, 5).abs(),)]
     check(Function(function), (normal(6, 5),), others=some, dynamic_shapes=(({0: DYNAMIC},),))
@@ -634,6 +638,7 @@ def test_padding_to_a_multiple_of_an_open_size() -> None:
     check(Function(function), (normal(2, 6, 3),), others=[(normal(2, n, 3),) for n in (4, 9)], dynamic_shapes=shapes)
 
 
+@pytest.mark.slow
 def test_the_first_rows_of_a_projection() -> None:
     """Read at the same places as those of a whole tensor, and yet of another shape: behind a pad, as attention in
     blocks has it, too."""
@@ -701,6 +706,7 @@ def test_counting_down_by_an_open_size() -> None:
     check(Function(function), (normal(3, 8),), others=[(normal(3, n),) for n in (2, 9)], dynamic_shapes=shapes)
 
 
+@pytest.mark.slow
 def test_fractions_of_open_sizes_are_numbers() -> None:
     """Not their whole parts; roots, too."""
 
@@ -717,6 +723,7 @@ def test_fractions_of_open_sizes_are_numbers() -> None:
     )
 
 
+@pytest.mark.slow
 def test_sizes_that_python_makes_with_floats() -> None:
     """Whole numbers and fractions of few digits are integers divided, and rounded as Python does."""
 
@@ -738,6 +745,7 @@ def test_sizes_that_python_makes_with_floats() -> None:
         import_module(tenths.eval(), (normal(3, 8),), dynamic_shapes=shapes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saved", [False, True])
 def test_sizes_that_take_another_branch_than_the_export_are_refused(tmp_path, saved: bool) -> None:
     """torch takes it that one size is no larger than the other, which no range says; where that changes nothing but the
@@ -840,6 +848,7 @@ def test_rows_that_see_no_key_are_as_softmax_leaves_them(cleared: bool) -> None:
         ((1, 4, 6, 5), (4, 2, 1, 1), {"stride": 2}),
     ],
 )
+@pytest.mark.sampled(2)
 def test_transposed_convolutions_of_computed_weights_are_convolutions(shape, weight, options):
     """As layers whose weights a style scales: by phases, as with weights that are known, no loop over all of them."""
     function = getattr(torch.nn.functional, f"conv_transpose{len(shape) - 2}d")

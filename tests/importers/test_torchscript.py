@@ -180,6 +180,7 @@ class Python(torch.nn.Module):
         return [out, x * (first // 2) + first, x * int(x.sum()), torch.tensor([1, 2]) * 2]
 
 
+@pytest.mark.slow
 def test_values_of_python_beside_tensors(tmp_path: Path) -> None:
     model, path = _imported(Python(), tmp_path, "x=2x3", "n:int64=1")
     program, own = compile_in_process(model), torch.jit.load(str(path))

@@ -66,6 +66,7 @@ def test_gradients_are_those_of_the_random_numbers_that_were_drawn() -> None:
     assert [(g.calls, g.eager_calls) for g in report()[-2:]] == [(1, 1), (1, 0)]
 
 
+@pytest.mark.slow
 def test_numbers_are_told_apart_by_their_sign_and_nan_is_one_number() -> None:
     @torch.compile(backend=compile_backend, options=THREADS, dynamic=True)
     def fast(x: torch.Tensor, s: float) -> torch.Tensor:
@@ -438,6 +439,7 @@ def test_regions_of_autocast_are_compiled_in_their_type() -> None:
     torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.slow
 def test_tensors_without_elements_are_part_of_a_program() -> None:
     """Weights that a configuration leaves empty, a cache of no tokens yet, results of none."""
 

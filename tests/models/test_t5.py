@@ -132,6 +132,7 @@ def close(found: np.ndarray, wanted: np.ndarray, visible: np.ndarray | None = No
     assert np.abs(found - wanted).max() < 2e-5 * np.abs(wanted).max()
 
 
+@pytest.mark.slow
 def test_encoder_of_every_length_equals_transformers(whole) -> None:
     model, path = whole
     encoder = halo_tvm.load(path, function="encode")

@@ -48,6 +48,7 @@ def test_norms_keep_the_channels_last(case: str) -> None:
     assert sum("transpose" in f.function for f in report.functions) == 2, report.functions
 
 
+@pytest.mark.slow
 def test_a_signal_of_a_prime_length_is_reduced_as_rows() -> None:
     """One chain of additions along all places would lose digits: the rows are summed in parts."""
     torch.manual_seed(0)
@@ -57,6 +58,7 @@ def test_a_signal_of_a_prime_length_is_reduced_as_rows() -> None:
     assert "row_reduction" in program.reports.schedule.rules
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", [nn.InstanceNorm2d(24, affine=True), nn.GroupNorm(6, 24)])
 def test_open_images(norm: nn.Module) -> None:
     torch.manual_seed(0)

@@ -52,6 +52,7 @@ def after(model: ImportedModel) -> tuple[ImportedModel, dict[str, int], list[int
     [(0, 3, 1, [3, 0]), (0, 2, 1, [3, 1]), (3, 0, 1, [0, 3]), (1, 2, 1, [2, 1]), (0, 1, 2, [3, 1]), (1, 1, 3, [0, 0])],
 )
 @pytest.mark.parametrize("length", [17, "t"])
+@pytest.mark.sampled(5)
 def test_windows_that_a_slice_drops_are_not_computed(
     begin: int, drop: int, stride: int, pads: list[int], length: int | str
 ) -> None:

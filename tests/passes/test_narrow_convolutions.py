@@ -52,6 +52,7 @@ def test_the_way_of_each(target: str, precision: str, ways: dict[str, int]) -> N
     assert reports.optimise.others["channels_last"]["convolutions"] == ways
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "bound"), [("bf16", 2e-2), ("int8", 5e-2)])
 def test_near_torch(precision: str, bound: float) -> None:
     dims = {0: torch.export.Dim("n", max=4)}

@@ -147,6 +147,7 @@ def test_scales_lose_least_where_inputs_are_large(scheme: str, monkeypatch: pyte
     assert (found["search"][squares < 0.3] ** 2).sum() > (found["round"][squares < 0.3] ** 2).sum()
 
 
+@pytest.mark.slow
 def test_compiled_linears_are_near_float64_and_rows_do_not_depend_on_their_number() -> None:
     model, target = small_model(X, layers), resolve("x86:avx2")
     context = dataclasses.replace(context_of(model, target), precision="int4")

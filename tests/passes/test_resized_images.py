@@ -51,6 +51,7 @@ def kernels(program: Program) -> dict[str, str]:
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 @pytest.mark.parametrize("space", [(9, 20), ("h", "w")])
+@pytest.mark.sampled(1)
 def test_channels_lie_last_from_one_convolution_to_the_next(mode: str, space: tuple[int | str, ...]) -> None:
     scales = np.float32([1, 1, 2, 1.5])
     nodes = [

@@ -67,6 +67,7 @@ def parts_of(program: Program) -> Sequence[dict[str, object]]:
     return program.reports.optimise.others["tile_batch"]["stretches"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [8, "n"])
 def test_parts_of_a_batch_compute_what_the_whole_does(batch: int | str) -> None:
     program = compile_in_process(net(batch), threads=1)

@@ -88,6 +88,7 @@ def test_a_command_that_cannot_start_is_a_death(request_):
         peer.ask("load", request=request_)
 
 
+@pytest.mark.slow
 def test_memory_is_the_workers_own(request_):
     ballast = np.ones(64 << 20, np.float64)  # 512 MiB in the parent
     with Peer("fake", fake("plain")) as peer:

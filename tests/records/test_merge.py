@@ -185,6 +185,7 @@ def mutations(draw):
     return data
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=mutations())
 def test_mutated_files(tmp_path_factory, data):

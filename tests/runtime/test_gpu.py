@@ -283,6 +283,7 @@ with load("plain.halo") as other, load("graph.halo") as module:
     assert child(driver, artifacts, code) == [True, [True, []]]
 
 
+@pytest.mark.slow
 def test_memory_that_is_not_there_and_faults_are_told(driver: Path, artifacts: Path) -> None:
     code = """
 from halo_tvm.errors import EnvironmentProblem

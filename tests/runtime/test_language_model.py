@@ -695,6 +695,7 @@ def test_the_command_line_answers(artifact: Path, capsys, monkeypatch) -> None:
     assert ": decode" in shown and "append_heads" in shown
 
 
+@pytest.mark.slow
 def test_tokens_are_timed_in_the_words_of_llama_bench(artifact: Path, capsys, tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     words = ["bench", str(artifact), *"-p 5,9 -n 3 -d 0,7 -t 1,2 -r 2 --json".split(), str(file)]

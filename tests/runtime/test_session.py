@@ -97,6 +97,7 @@ def test_the_pool_of_the_calling_thread_is_left_alone(threads_artifact: Path, mo
         assert len(set(pool.submit(ask).result())) == 1
 
 
+@pytest.mark.slow
 def test_threads_end_with_the_module(threads_artifact: Path) -> None:
     runner._end_parked()
     before = set()
@@ -289,6 +290,7 @@ def test_a_narrowed_affinity_mask_is_respected(threads_artifact: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["module(x, rounds)", "module.run_async(x, rounds).result()"])
+@pytest.mark.sampled(1)
 def test_the_interpreter_exits_while_a_thread_runs_a_model(call: str, tmp_path: Path) -> None:
     path = tiny.write_busy(tmp_path / "busy.halo")
     code = f"""

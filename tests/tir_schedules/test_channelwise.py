@@ -82,6 +82,7 @@ def test_any_known_row_of_windows(data: st.DataObject):
     check(build_all({"f": RULE.apply(func, TARGET, decision)}, TARGET), "f", case)
 
 
+@pytest.mark.slow
 def test_every_decision_is_right():
     case = depthwise((1, 11, 21, 24), (3, 3), (2, 1), (1, 1), (1, 1, 1, 1), epilogue="bias+residual")
     check_decisions(RULE, case, TARGET)

@@ -81,6 +81,7 @@ def _check_all(cases: Sequence[Case], target: Target) -> None:
         check(executable, f"f{i}", case)
 
 
+@pytest.mark.slow
 def test_every_kind_of_convolution():
     _check_all([case for case, _ in CASES], TARGET)
 

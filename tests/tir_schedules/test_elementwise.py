@@ -160,6 +160,7 @@ def test_names_of_other_types(dtype: str) -> None:
     np.testing.assert_allclose(out.numpy(), made.astype("float32"), rtol=0.2 if dtype == "bfloat16" else 0, atol=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padded", [False, True])
 def test_what_is_read_several_times_is_computed_once(padded: bool) -> None:
     """Eleven steps name x five times each: written out that is 5 ** 11 expressions, and compiling did not end.
@@ -357,6 +358,7 @@ def mixed_rows(n: int | tirx.Var, d: int | tirx.Var) -> tirx.PrimFunc:
     return primfunc(x, shares, rows, te.compute((d, n), element, name="y"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("isa", "lanes"), [("avx512", 16), ("avx512", 4), ("avx2", 8)])
 def test_values_of_several_rows_are_turned(isa: str, lanes: int) -> None:
     """Whole tiles and every rest, known and not; nothing is gathered from memory."""

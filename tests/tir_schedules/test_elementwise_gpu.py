@@ -25,6 +25,7 @@ op = relax.op
 
 @pytest.mark.parametrize("length", [1, 7, 64, "symbolic"])
 @pytest.mark.parametrize("name", [name for name in GRAPHS if name != "position by value"])  # that has a constant
+@pytest.mark.sampled(30)
 def test_numbers(name: str, length: int | str) -> None:
     graph, shapes, dtypes, reference = GRAPHS[name]
     n, d = tirx.Var("n", "int64"), tirx.Var("d", "int64")
@@ -46,6 +47,7 @@ def test_every_decision_is_right(name: str) -> None:
 
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.parametrize("sizes", [(0, 3), (3, 0), (0, 0)], ids=["no rows", "no columns", "nothing"])
+@pytest.mark.sampled(20)
 def test_nothing_to_compute(name: str, sizes: tuple[int, int]) -> None:
     """CUDA refuses a grid of no blocks, which is a fault of the emulator."""
     graph, shapes, dtypes, reference = GRAPHS[name]

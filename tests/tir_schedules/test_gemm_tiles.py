@@ -70,6 +70,7 @@ def test_beside_functions_whose_buffers_shrink(tmp_path) -> None:
     octets.check(kernel, case, 32)
 
 
+@pytest.mark.slow
 def test_blocks_and_tiles_of_other_heights(tmp_path) -> None:
     case = pairs.Case(k=64, n=96, kc=64, nr=48)
     for i, (mr, block_rows, balance) in enumerate([(16, 32, True), (32, 0, False), (7, 64, False)]):

@@ -119,6 +119,7 @@ def test_integers_in_groups(target: Target, bits: int, group: int, least: bool) 
     groups.check(executable, case, 3, extreme=True)
 
 
+@pytest.mark.slow
 def test_convolutions(target: Target) -> None:
     """Windows that lie anywhere, along rows, and of groups abreast."""
     of_bytes = partial(convolutions._of_bytes, lanes=target.lanes_f32)

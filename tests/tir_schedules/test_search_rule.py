@@ -142,6 +142,7 @@ def check_case(name: str, target: Target, count: int, seed: int = 0) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sampled(5)
 def test_numbers(name: str) -> None:
     target = x86("avx512" if here("avx512") else "avx2")
     check_case(name, target, count=3)

@@ -39,6 +39,7 @@ def check(case: Plain, rows: int, decision: Decision) -> None:
 
 @pytest.mark.parametrize("rows", [1, 7, 16, 33, 65])
 @pytest.mark.parametrize("x_dtype", ["float16", "float32"])
+@pytest.mark.sampled(4)
 def test_symbolic_rows(rows: int, x_dtype: str) -> None:
     check(Plain(96, 72, "bias+gelu", x_dtype=x_dtype), rows, SMALL)
 
@@ -59,6 +60,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+@pytest.mark.sampled(5)
 def test_every_tail(case: Plain) -> None:
     check(case, 19, SMALL)
     check(replace(case, m=32), 32, SMALL)
@@ -75,6 +77,7 @@ DECISIONS = [
 
 @pytest.mark.parametrize("layout", ["nk", "kn"])
 @pytest.mark.parametrize("decision", DECISIONS, ids=str)
+@pytest.mark.sampled(4)
 def test_every_shape_of_a_tile(decision: Decision, layout: str) -> None:
     check(Plain(136, 136, "bias", layout=layout), 40, decision)
 
@@ -205,6 +208,7 @@ def test_no_bank_conflicts(dtype: str, lanes: int, columns: int) -> None:
             assert len(set(banks)) == len(banks) == 32, f"rows from {top}, columns from {column}"
 
 
+@pytest.mark.slow
 def test_the_default_fits_and_comes_first() -> None:
     for arch in ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100"):
         target = resolve(f"cuda:{arch}")
@@ -268,6 +272,7 @@ BUILT = {
 }
 
 
+@pytest.mark.slow
 @needs_nvcc
 @pytest.mark.skipif(find_tool("nvdisasm") is None, reason="no nvdisasm: pip install nvidia-cuda-nvdisasm")
 @pytest.mark.parametrize(("case", "arch", "decision"), BUILT.values(), ids=BUILT.keys())

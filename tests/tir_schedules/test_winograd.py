@@ -64,6 +64,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", ["cpu", "x86-64-v3"])
 @pytest.mark.sampled(1)
 def test_every_kind(isa: str):
@@ -113,6 +114,7 @@ def test_the_largest_sums_of_bytes():
     np.testing.assert_array_equal(out.numpy(), ConvolutionIntegerWinograd.reference(x, *case.weights, **case.attrs))
 
 
+@pytest.mark.slow
 def test_every_decision_is_right():
     case = conv((1, 22, 27, 16), 40, epilogue="bias+residual")
     check_decisions(RULE, case, TARGET)

@@ -127,6 +127,7 @@ def tune(folder: Path, *models: str, **changes: object) -> r.TuneResult:
     return tune_model(TuneConfig(model=models, log=str(folder / "log"), **changes))
 
 
+@pytest.mark.slow
 def test_shared_tasks_are_tuned_once(tmp_path, tiny, fake) -> None:
     result = tune(tmp_path, "tiny", "deep")
     (run,) = fake.runs
@@ -181,6 +182,7 @@ def test_on_the_command_line(tmp_path, tiny, fake, capsys) -> None:
     assert [s.stage for s in found.stages] == ["analytic", "ranked"] and found.stages[1].winners > 0
 
 
+@pytest.mark.slow
 def test_all_models_failing_is_the_worst_of_them(tmp_path, fake, capsys) -> None:
     argv = ["tune", "--model", "nosuch", "--model", broken_onnx(tmp_path), "--log", str(tmp_path / "log")]
     assert main(argv) == 2
@@ -207,6 +209,7 @@ def test_no_valid_trial_is_told_by_model(tmp_path, tiny, fake, monkeypatch) -> N
         tune(tmp_path, "tiny")
 
 
+@pytest.mark.slow
 def test_one_model_without_a_valid_trial(tmp_path, tiny, fake, monkeypatch) -> None:
     """Only `wide` has functions of its own; all of its candidates crash."""
     monkeypatch.setitem(PRESETS, "wide", (PRESETS["gpt2"][0], dataclasses.replace(TINY, hidden=128, feed_forward=256)))
@@ -270,6 +273,7 @@ def test_weights_of_sizes_count_in_the_summary(fake) -> None:
     assert summary.before_us == pytest.approx(0.9 * 100 + 0.1 * 200)
 
 
+@pytest.mark.slow
 def test_a_bug_with_one_model_is_a_sentence(caplog) -> None:
     def lower(entry: ListedModel) -> tuple[Tasks, str]:
         if entry.model == "bad":
@@ -322,6 +326,7 @@ def test_no_model_stays_in_memory(tmp_path, tiny, fake, monkeypatch) -> None:
     assert len(alive) == 2 and all(w() is None for w in alive)
 
 
+@pytest.mark.slow
 def test_the_interrupted_are_told_how_to_go_on(tmp_path, tiny, fake, monkeypatch, capsys) -> None:
     monkeypatch.setattr(fake, "error", KeyboardInterrupt())
     monkeypatch.setattr(model_names, "BUILT_IN", (*model_names.BUILT_IN, "tiny"))
@@ -375,6 +380,7 @@ def test_a_remote_device_decides_level_threads_and_fingerprint(tmp_path, tiny, f
     assert fake.made[-1].lab is None
 
 
+@pytest.mark.slow
 def test_the_source_of_a_run(tmp_path, tiny, fake) -> None:
     """`--resume` must not go on with another version of a model."""
     for models, changes in ((("tiny",), {}), (("tiny",), {"seed": 1}), (("tiny", "deep"), {}), (("tiny",), {})):
@@ -398,6 +404,7 @@ def test_what_was_not_reached_is_not_called_measured(tmp_path, tiny) -> None:
     assert "(interrupted before a task was finished)" in dataclasses.replace(result, interrupted=True).summary()
 
 
+@pytest.mark.slow
 def test_the_report_keeps_every_field(tmp_path, tiny, fake) -> None:
     result = tune(tmp_path, "tiny", "nosuch")
     report = dataclasses.replace(result, drift=0.02, rank_correlation=0.7, notes=("a profile was ignored",))

@@ -86,6 +86,7 @@ def test_nearly_the_best_of_a_thousand(stages, start):
     assert median(results) > median(at_random(90, seed) for seed in SEEDS)
 
 
+@pytest.mark.slow
 def test_the_analytic_order_pays():
     """Sixteen trials in the rough order of a model against sixteen in random order."""
     quick = dataclasses.replace(EFFORTS["quick"], epsilon=0.0)
@@ -413,6 +414,7 @@ def test_a_best_that_was_flattered_gives_way_to_the_next():
     assert search.confirm().decision == OTHER and search.board.best_speedup > 1.0
 
 
+@pytest.mark.slow
 def test_fifteen_percent_of_noise():
     """What is confirmed is among the good ones, though hundreds of noisy times were seen."""
     results = []

@@ -17,6 +17,7 @@ SHAPES = {"q": ["b", "s", 32], "k": ["b", "s", 16], "v": ["b", "s", 16]} | dict.
 
 
 @pytest.mark.parametrize("scores", [False, True])
+@pytest.mark.sampled(1)
 def test_keys_behind_a_query_are_hidden(scores: bool) -> None:
     attrs = {"is_causal": 1, "q_num_heads": 4, "kv_num_heads": 2, "qk_matmul_output_mode": 3}
     results = ["y", "present_k", "present_v", *(["scores"] if scores else [])]

@@ -336,6 +336,7 @@ def test_outputs_have_memory_of_their_own(tmp_path: Path) -> None:
     np.testing.assert_array_equal(program(x=x)["kept"], weights["w"])
 
 
+@pytest.mark.slow
 def test_sizes_named_as_kernels_name_theirs(tmp_path: Path) -> None:
     """A file's own "k" is another symbol than a product's."""
     nodes = [node("MatMul", ["x", "y"], ["h"]), node("Softmax", ["h"], ["s"], axis=-1), node("Relu", ["s"], ["z"])]
@@ -622,6 +623,7 @@ def loops_within(depth: int) -> list[NodeProto]:
     return [*steps[:1], node("Identity", ["s"], [f"s{depth}"])][::-1]
 
 
+@pytest.mark.slow
 def test_loops_inside_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Right, and converted in linear time: each body about as often as there are loops around it, not 2 to that."""
     inputs = [value("s", FLOAT, (4,)), value("k", INT64, ())]

@@ -56,6 +56,7 @@ def test_a_cyclic_graph(tmp_path: Path) -> None:
     refused(save(tmp_path / "m.onnx", nodes), "topologically sorted")
 
 
+@pytest.mark.slow
 def test_a_million_nodes(tmp_path: Path) -> None:
     one = node("Relu", ["x"], ["y"]).SerializeToString()
     model = save(tmp_path / "m.onnx", []).read_bytes() + field(7, field(1, one) * 1_000_000)

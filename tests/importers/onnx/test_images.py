@@ -61,6 +61,7 @@ def pooled(op: str, space: tuple[int | str, ...], **attrs: object) -> onnx.Model
 
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
 @pytest.mark.parametrize(("kernel", "stride", "pad"), [(2, 2, 0), (3, 2, 0), (5, 4, 1)])
+@pytest.mark.sampled(2)
 def test_a_window_beyond_the_end_of_a_small_image(op: str, kernel: int, stride: int, pad: int) -> None:
     """With ceil_mode it may be the only one: it sees what there is, of open sizes as of fixed ones."""
     attrs = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pad] * 4, "ceil_mode": 1}
@@ -82,6 +83,7 @@ def test_a_window_beyond_the_end_of_a_small_image(op: str, kernel: int, stride: 
             import_proto(pooled(op, (least - 1, 7), **attrs), name="image")
 
 
+@pytest.mark.slow
 def test_layers_between_convolutions_keep_the_channels_last() -> None:
     """Slopes, gates, padding, slices, resizing, pooling of padded sizes and softmax over channels: no transposition."""
     nodes = [

@@ -52,12 +52,14 @@ def check(proto: onnx.ModelProto, feeds: list[dict[str, np.ndarray]]) -> None:
 
 @pytest.mark.parametrize("shape", [[3], ["n"]], ids=["fixed", "open"])
 @pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.sampled(2)
 def test_rows_of_a_loop_that_a_condition_ends(shape: list, limited: bool) -> None:
     most = numpy_helper.from_array(np.array(np.iinfo(np.int64).max), "most")
     proto = model(summing(shape), ["most" if limited else "", "", "x"], [value("x", shape=shape)], [LIMIT, most])
     check(proto, [{"x": np.ones(3, np.float32)}])
 
 
+@pytest.mark.slow
 def test_no_limit_at_run_time_is_refused_with_the_number() -> None:
     given = [value("m", TensorProto.INT64, []), value("x", shape=[3])]
     proto = model(summing([3]), ["m", "", "x"], given, [LIMIT])

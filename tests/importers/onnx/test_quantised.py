@@ -145,6 +145,7 @@ def test_channels_by_themselves_are_read_as_bytes(dtype):
 
 
 @pytest.mark.parametrize(("groups", "inner", "outer"), [(6, 4, 4), (2, 3, 5), (3, 8, 8)])
+@pytest.mark.sampled(1)
 def test_groups_of_channels_are_multiplied_as_bytes(groups, inner, outer):
     """In QDQ and in ConvInteger, whose weight's zero point fits no signed byte."""
     channels, m, window = groups * inner, groups * outer, {"pads": [1, 2, 1, 0], "strides": [2, 1], "group": groups}
@@ -187,6 +188,7 @@ def test_what_is_no_number_becomes_zero():
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.sampled(1)
 def test_dynamic_products_run_on_the_integer_kernel(dtype):
     """As onnxruntime's dynamic quantisation writes them; k no multiple of four, zero points that fit no signed byte."""
     k, n, low = 30, 37, -128 if dtype == "int8" else 0

@@ -47,6 +47,7 @@ def test_products_of_rows(asymmetric, tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.sampled(3)
 def test_convolutions(name, tmp_path: Path):
     (height, width), steps, dilations, padding = WINDOWS[name]
     g, r = GraphFile(), np.random.default_rng(0)

@@ -42,6 +42,7 @@ def integer_products(program: Program) -> int:
     return sum(found.get(name, 0) for name in ("convolution_integer", "linear_integer"))
 
 
+@pytest.mark.slow
 def test_integer_models_stay_integer(tmp_path: Path):
     """int8 in and out: a convolution by channels, a move, a sum on two grids, a product."""
     g, r = GraphFile(), rng()

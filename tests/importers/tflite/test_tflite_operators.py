@@ -367,6 +367,7 @@ def test_every_operator(batch, tmp_path: Path):
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_numbers_at_the_edges(tmp_path: Path) -> None:
     """Where the usual formulas differ from LiteRT: quotients that round up, infinities, signs of 0, saturation."""
     x = np.array([1, -7, 7, 1e9, 5, -5, 0, -0.0, np.inf, -np.inf, 300, -200, np.inf, -np.inf], np.float32)
