@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from halo_tvm.compiler import compile_model
+from halo_tvm.config import CompileConfig
+
+ROOT = Path(__file__).resolve().parents[1]
 MEASURE = r"""
 import re, sys
 from halo_tvm.compiler import compile_model
@@ -42,6 +46,18 @@ for n in np.random.default_rng(0).permutation(600) + 1:
     run(np.ones((n, 64), np.float32))
 print(resident() - before)
 """
+
+
+@pytest.mark.slow
+def test_modules_one_after_another_take_the_same_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the heap gets back of them piece by piece, it cannot give out again (`runtime/pools.py`)."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    import load_and_close
+
+    path = tmp_path / "mlp.halo"
+    compile_model(CompileConfig(model="mlp", output=str(path), records=False, validate=False))
+    before, after = load_and_close.cycles(load_and_close.net(path), 30)
+    assert not load_and_close.more(before, after)
 
 
 @pytest.mark.slow

@@ -46,6 +46,10 @@ class DirectCalls:
             shapes = tuple(a.shape for a in arrays)
             self._known[shapes] = _Call(arrays, self._session, self._owned, self._alignment)
 
+    def forget(self) -> None:
+        """What was learned, which holds the library's function."""
+        self._known.clear()
+
     def run(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Outputs | None:
         """Outputs of one run; None for a call that needs the careful road.
 

@@ -263,6 +263,7 @@ class Module:
 
     def close(self) -> None:
         """End the session's threads; a later call is an error."""
+        self._direct.forget()
         self._session.close()
 
     def __enter__(self) -> Module:

@@ -15,6 +15,7 @@ import tvm_ffi
 
 from ..artifact import FunctionSpec
 from ..errors import REFUSED, ArtifactCorrupt, EnvironmentProblem, InputError
+from . import pools
 from .devices import Device, HostDevice
 from .runner import InPlace, LoopThreads, Request, Runner, Runs
 
@@ -43,6 +44,7 @@ class Session:
         self.threads = threads
         self.function = function
         self._process = os.getpid()
+        pools.opened()
         self.device = device or HostDevice()
         self._library = _open_library(library)
         self._runner: Runs
@@ -218,11 +220,17 @@ class Session:
             return self._runner.call(self.device.alone(task))
 
     def close(self) -> None:
-        """End the runner after the requests already queued, and give back the memory of runs; twice is fine."""
+        """End the runner after the requests already queued, and give back much memory of runs; twice is fine."""
         self._runner.close()
+        self._machine = self._main = _closed  # a machine keeps what it returned last
         if os.getpid() == self._process:  # in a fork the pools' lock may be held for ever
             with suppress(RuntimeError):  # of a GPU that is lost
-                tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")()
+                pools.closed(self.on_host)
+
+
+def _closed(*_arguments: object) -> object:
+    """In place of the functions of a closed module, which no runner calls."""
+    raise AssertionError("a run of a closed module")
 
 
 def _with_inputs(function: Callable[..., object], places: Sequence[int]) -> Callable[..., object]:

@@ -153,6 +153,17 @@ def test_loading_and_closing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
     assert not load_and_close.more(before, after)
 
 
+def test_much_memory_of_runs_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    import load_and_close
+
+    x, before = np.ones(1 << 26, np.float32), load_and_close.state()["MB"]
+    with load(tiny.write_busy(tmp_path / "t.halo")) as module:
+        module(x=x, rounds=np.zeros(1, np.float32))
+        assert load_and_close.state()["MB"] > before + 200
+    assert load_and_close.state()["MB"] < before + 32
+
+
 def test_eight_callers_get_their_own_answers(module: Module) -> None:
     w = tiny.weight().astype(np.float64)
 

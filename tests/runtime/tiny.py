@@ -159,7 +159,7 @@ def busy_library() -> Path:
 
 def write_busy(path: Path) -> Path:
     x, rounds = TensorSpec("x", ("n",), "float32"), TensorSpec("rounds", (1,), "float32")
-    spec = FunctionSpec(inputs=(x, rounds), outputs=(TensorSpec("y", ("n",), "float32"),), ranges={"n": (1, 1 << 20)})
+    spec = FunctionSpec(inputs=(x, rounds), outputs=(TensorSpec("y", ("n",), "float32"),), ranges={"n": (1, 1 << 26)})
     write_artifact(
         path,
         manifest=manifest(functions={"main": spec}, variants=(Variant("any", (), (), "llvm", "model.so"),)),
