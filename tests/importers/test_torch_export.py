@@ -746,6 +746,17 @@ def test_sizes_that_python_makes_with_floats() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_images_are_brought_to_any_size_without_aliasing(mode: str) -> None:
+    """How many neighbours an element is made of is as open as the sizes are: six times as many, or two."""
+    function = Function(lambda x, y: F.interpolate(x, size=y.shape[2:], mode=mode, antialias=True))
+    shapes = (({2: DYNAMIC(max=200), 3: DYNAMIC(max=200)}, {2: DYNAMIC(max=100), 3: DYNAMIC(max=100)}),)
+    sizes = [((147, 33), (3, 11)), ((14, 14), (16, 19)), ((200, 2), (1, 100)), ((3, 5), (3, 5))]
+    others = [(normal(1, 3, *given), normal(1, 1, *wanted)) for given, wanted in sizes]
+    check(function, (normal(1, 3, 20, 30), normal(1, 1, 7, 9)), others=others, dynamic_shapes=shapes)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("saved", [False, True])
 def test_sizes_that_take_another_branch_than_the_export_are_refused(tmp_path, saved: bool) -> None:
     """torch takes it that one size is no larger than the other, which no range says; where that changes nothing but the

@@ -72,6 +72,18 @@ def test_shares_are_brought_to_one_where_sizes_are_open(attributes: dict[str, ob
     checked(made([resize("x", "y", **attributes)], (1, 3, "h", "w"), {"scales": scales}), (1, 3, 20, 30), (1, 3, 9, 7))
 
 
+def test_antialiasing_takes_as_many_neighbours_as_the_sizes_of_a_run_say() -> None:
+    """Positions of a transformer are resized so, to the number of patches that an image has."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["given"]),
+        helper.make_node("Add", ["given", "more"], ["most"]),
+        helper.make_node("Div", ["most", "parts"], ["sizes"]),
+        helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], mode="linear", antialias=1),
+    ]
+    held = {"more": np.int64([0, 0, 30, 1]), "parts": np.int64([1, 1, 2, 3])}
+    checked(made(nodes, (1, 3, "h", "w"), held), (1, 3, 20, 30), (1, 3, 9, 98), (1, 3, 70, 2))
+
+
 def test_an_image_of_rows_is_no_transposition() -> None:
     """Rows of tokens, transposed and reshaped into an image as transformers do, are its places with channels last."""
     nodes = [

@@ -29,6 +29,7 @@ _WIDE = "float64"
 _MOVES = {"op_pattern": INJECTIVE}  # which TVM cannot see behind a table
 _APART = {"op_pattern": OPAQUE}  # read many times, a table is not computed where it is read
 _MOST_PLACES = 1 << 16  # of an axis that a product in float32 is tried for
+_REACH = {"nearest": 1, "linear": 1, "cubic": 2}  # neighbours on each side
 _MOST_TAPS = 16  # neighbours that one expression has; antialiasing may take many more, which a loop adds
 
 
@@ -73,8 +74,6 @@ def resized(builder: Builder, x: relax.Expr, table: Sequence[tuple[Axis, Dim]], 
         same = builder.sizes.is_equal(size, shape[axis.axis]) and (axis.scale is None or math.isclose(axis.scale, 1.0))
         if same and not (crops and axis.roi != (0.0, 1.0)):
             continue
-        needs_scale = way.antialias and axis.scale is None
-        builder.refuse_unless(not needs_scale, "expected known sizes or scales with antialias")
         todo.append((axis, size))
     if not todo:
         return x
@@ -146,27 +145,29 @@ def _is_moved(factor: int, centred: bool) -> bool:
 class _Table:
     """What the elements of one axis are made of.
 
-    places: [taps, size], the neighbours
+    places: [taps, size], the neighbours; where antialiasing meets open sizes, the sizes of a run say how many
     shares: [taps, size], that of each
     outside: [size], whether the place of an element is outside of the image, where that matters
     """
 
     axis: int
-    taps: int
     places: relax.Expr
     shares: relax.Expr
     outside: relax.Expr | None
 
     @classmethod
     def of(cls, builder: Builder, axis: Axis, limit: Dim, size: Dim, way: Way, wide: str) -> _Table:
-        taps, sizes = _taps(axis, way), (limit, size)
+        sizes = (limit, size)
+
+        def taps(length: Dim, size: Dim) -> int | ir.Expr:
+            return _taps(axis, way, length, size)
 
         def parts(o: _Number, tap: _Number | int, length: _Number, size: _Number) -> tuple[_Number, _Number]:
             """(where neighbour `tap` of element o is, its share before all shares are made one)."""
             source, _ = _source(o, axis, length, size, way)
             low = _ceil(source) - 1.0  # the left neighbour: what is left of the place is in 0 < rest <= 1
-            offset = tap - float(taps // 2 - 1)
-            at, share = low + offset, _weight(source - low, offset, axis, way)
+            offset = tap - (_side(axis, way, length, size) - 1.0)
+            at, share = low + offset, _weight(source - low, offset, _scale(axis, length, size), axis, way)
             return at, _where(_both(at >= 0.0, at < length), share, 0.0) if way.exclude_outside else share
 
         def place(o: _Number, tap: _Number, length: _Number, size: _Number) -> _Number:
@@ -180,7 +181,6 @@ class _Table:
             outside = _computed(builder, lambda o, *s: _where(_source(o, axis, *s, way)[1], 1.0, 0.0), sizes, "int8")
         return cls(
             axis.axis,
-            taps,
             _computed(builder, place, sizes, "int32", taps),
             _computed(builder, share, sizes, wide, taps, of_one=way.exclude_outside or way.antialias),
             outside,
@@ -188,16 +188,23 @@ class _Table:
 
 
 def _computed(
-    builder: Builder, function: Callable, sizes: tuple[Dim, Dim], dtype: str, taps: int = 0, *, of_one: bool = False
+    builder: Builder,
+    function: Callable,
+    sizes: tuple[Dim, Dim],
+    dtype: str,
+    taps: Callable[[Dim, Dim], int | ir.Expr] | None = None,
+    *,
+    of_one: bool = False,
 ) -> relax.Expr:
     """[size] of function(element, length, size), or [taps, size] with a tap second, all float64, in `dtype`.
 
     sizes: of the axis before and after; where both are known the table is a constant.
+    taps: their number, of these sizes
     of_one: the taps of every element are brought to a sum of one
     """
     length, size = sizes
     if isinstance(length, int) and isinstance(size, int):
-        grid = np.indices((taps, size) if taps else (size,)).astype(_WIDE)[::-1]
+        grid = np.indices((taps(length, size), size) if taps else (size,)).astype(_WIDE)[::-1]
         with np.errstate(all="ignore"):  # of an axis without elements
             values = function(*grid, float(length), float(size)) + np.zeros(grid.shape[1:])
             values = values / _nonzero(values.sum(0)) if of_one else values
@@ -207,10 +214,10 @@ def _computed(
         def element(*index: ir.Expr) -> ir.Expr:
             return function(*[i.astype(_WIDE) for i in (*index[::-1], prim(length), prim(size))])
 
-        shape = [taps, prim(size)] if taps else [prim(size)]
+        shape = [taps(length, size), prim(size)] if taps else [prim(size)]
         if not of_one:
             return te.compute(shape, lambda *index: element(*index).astype(dtype), name="table")
-        raw, k = te.compute(shape, element, name="raw"), te.reduce_axis((0, taps), "k")
+        raw, k = te.compute(shape, element, name="raw"), te.reduce_axis((0, shape[0]), "k")
         sums = te.compute([prim(size)], lambda o: te.sum(raw[k, o], axis=k), name="sums")
         return te.compute(shape, lambda t, o: (raw[t, o] / _nonzero(sums[o])).astype(dtype), name="table")
 
@@ -225,7 +232,8 @@ def _interpolated(
     builder: Builder, x: relax.Expr, table: _Table, wide: str, dtype: str, extrapolation: float | None
 ) -> relax.Expr:
     """`x` along the axis of `table` made of its neighbours, computed in `wide`, as `dtype`."""
-    at_once = table.taps <= _MOST_TAPS
+    count = expr_shape(table.places)[0]
+    at_once = isinstance(count, int) and count <= _MOST_TAPS
 
     def compute(x: te.Tensor, places: te.Tensor, shares: te.Tensor, *outside: te.Tensor) -> te.Tensor:
         shape, axis = list(x.shape), table.axis
@@ -241,13 +249,13 @@ def _interpolated(
             return value.astype(dtype)
 
         if at_once:
-            taps = range(1, table.taps)
+            taps = range(1, int(count))
             return te.compute(
                 shape,
                 lambda *i: finished(i, sum((share_of(i, tap) for tap in taps), start=share_of(i, 0))),
                 name="interpolated",
             )
-        k = te.reduce_axis((0, table.taps), "k")
+        k = te.reduce_axis((0, places.shape[0]), "k")
         sums = te.compute(shape, lambda *i: te.sum(share_of(i, k), axis=k), name="interpolated")
         plain = dtype == wide and not outside
         return sums if plain else te.compute(shape, lambda *i: finished(i, sums[i]), name="resized")
@@ -288,18 +296,33 @@ def _source(o: _Number, axis: Axis, length: _Number, size: _Number, way: Way) ->
     return place, _either(place < 0.0, place > length - 1.0)
 
 
-def _taps(axis: Axis, way: Way) -> int:
-    reach = {"nearest": 1, "linear": 1, "cubic": 2}[way.mode]
+def _scale(axis: Axis, length: _Number, size: _Number) -> _Number:
+    return axis.scale if axis.scale is not None else size / length
+
+
+def _side(axis: Axis, way: Way, length: _Number, size: _Number) -> _Number:
+    """How many neighbours an element is made of on each side: where it shrinks, antialiasing reaches further."""
+    reach = _REACH[way.mode]
     if not way.antialias:
-        return 2 * reach
-    return 2 - 2 * (math.floor(-reach / min(axis.scale, 1.0)) + 1)
+        return float(reach)
+    if axis.scale is not None:
+        return float(math.ceil(reach / min(axis.scale, 1.0)))
+    return _ceil(_maximum(reach * length / size, float(reach)))
 
 
-def _weight(rest: _Number, offset: _Number, axis: Axis, way: Way) -> _Number:
+def _taps(axis: Axis, way: Way, length: Dim, size: Dim) -> int | ir.Expr:
+    """`_side` twice, as the size of a table."""
+    if axis.scale is not None or not way.antialias:
+        return 2 * int(_side(axis, way, 0.0, 0.0))
+    reach = _REACH[way.mode]
+    return 2 * tirx.max(tirx.ceildiv(prim(length) * reach, tirx.max(prim(size), 1)), reach)
+
+
+def _weight(rest: _Number, offset: _Number, scale: _Number, axis: Axis, way: Way) -> _Number:
     """The share of the element `offset` behind the left neighbour of a place that is `rest` behind it."""
     distance = _maximum(offset - rest, rest - offset)
     if way.antialias:
-        distance = distance * min(axis.scale, 1.0)
+        distance = distance * _minimum(scale, 1.0)
     if way.mode == "nearest":
         take_right = {
             "round_prefer_floor": rest > 0.5,

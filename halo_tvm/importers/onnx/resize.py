@@ -65,8 +65,8 @@ def resize(node: Node) -> relax.Expr:
         scales = [float(v) for v in node.constant(2).reshape(-1)]
         return _scaled(node, scales, axes, way, rois)
     policy = node.attr("keep_aspect_ratio_policy", "stretch")
-    # These two decide shapes and numbers of taps: their sizes must be known before the model runs.
-    sizes = node.dims(3) if way.antialias or policy != "stretch" else node.runtime_dims(3)
+    # A ratio that is kept decides shapes: its sizes must be known before the model runs.
+    sizes = node.dims(3) if policy != "stretch" else node.runtime_dims(3)
     node.refuse_unless(len(sizes) == len(axes), f"expected {len(axes)} sizes, found {len(sizes)}")
     shape = node.shape(0)
     if policy != "stretch":
