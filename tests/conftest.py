@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import shutil
 import tempfile
@@ -37,6 +38,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 # No test depends on how busy the machine is.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+# TVM's decorators of scripts ask for the whole stack. Python looks through all modules, thousands of times, for a frame
+# of its own import machinery, which has no file, unless it knows the module.
+inspect.modulesbyfile.update({f"<frozen {name}>": name for name in ("importlib._bootstrap", "runpy")})
 
 
 def pytest_configure(config: pytest.Config) -> None:
