@@ -1,8 +1,8 @@
 """The graph passes in order: which phase each belongs to and from which opt level on it runs.
 
 -O0   only what is required to lower a model
--O1   recognise operators, simplify, work on weights once, work on rows, quantise, narrow attention, pack
-      weights, vector mathematics
+-O1   recognise operators, simplify, work on weights once, work on rows, quantise, narrow attention, pad its heads,
+      pack weights, vector mathematics
 -O2   and fuse: projections of one input, element-wise neighbours, the steps of a loop; look up functions of one byte,
       round without a division
 -O3   and compute common sub-expressions once, share memory between activations, runs of equal sizes as CUDA graphs
@@ -56,6 +56,7 @@ OPTIMISE = (
     Step("dce", 1),
     Step("quantise", 1, precisions=("int8", "int4")),
     Step("narrow_attention", 1, precisions=("fp16", "bf16", "int8", "int4")),
+    Step("pad_heads", 1),
     Step("pack_weights", 1),
     Step("pack_experts", 1),
     Step("pack_integers", 1),

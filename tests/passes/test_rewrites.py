@@ -472,18 +472,18 @@ def test_three_projections_become_one_and_attention_reads_them_in_place() -> Non
 
 
 def parts_of_one(m: ModelBuilder, order: str = "qkv", split: bool = False, kv_heads: int = 1):
-    """Attention of 2 query heads of 8 over columns of one projection."""
-    y = m.linear(m.inputs["x"], "qkv", 32, 16 + 16 * kv_heads)
-    ends = {"q": (0, 16), "k": (16, 16 + 8 * kv_heads), "v": (16 + 8 * kv_heads, 16 + 16 * kv_heads)}
-    pieces = m.emit(relax.op.split(y, [16, 16 + 8 * kv_heads], axis=2)) if split else None
+    """Attention of 2 query heads of 16 over columns of one projection."""
+    y = m.linear(m.inputs["x"], "qkv", 32, 32 + 32 * kv_heads)
+    ends = {"q": (0, 32), "k": (32, 32 + 16 * kv_heads), "v": (32 + 16 * kv_heads, 32 + 32 * kv_heads)}
+    pieces = m.emit(relax.op.split(y, [32, 32 + 16 * kv_heads], axis=2)) if split else None
     operands = []
     for name in order:
         begin, end = ends[name]
         index = "qkv".index(name)
         part = relax.TupleGetItem(pieces, index) if split else relax.op.strided_slice(y, [2], [begin], [end])
-        heads = (m.dim("batch"), m.dim("sequence"), (end - begin) // 8, 8)
+        heads = (m.dim("batch"), m.dim("sequence"), (end - begin) // 16, 16)
         operands.append(m.emit(relax.op.reshape(m.emit(part), heads)))
-    return {"y": m.op("attention", *operands, num_heads=2, num_kv_heads=kv_heads, head_dim=8, scale=0.25)}
+    return {"y": m.op("attention", *operands, num_heads=2, num_kv_heads=kv_heads, head_dim=16, scale=0.25)}
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2])
@@ -498,14 +498,14 @@ def test_attention_reads_the_columns_of_one_projection_in_place(split: bool, kv_
 def parts_behind_a_transposition(m: ModelBuilder, last: str = "v"):
     """Attention as vision transformers spell it; `last` is the part that gives the values."""
     b, s = m.dim("batch"), m.dim("sequence")
-    y = m.emit(relax.op.reshape(m.linear(m.inputs["x"], "qkv", 32, 48), (b, s, 3, 2, 8)))
+    y = m.emit(relax.op.reshape(m.linear(m.inputs["x"], "qkv", 32, 96), (b, s, 3, 2, 16)))
     y = m.emit(relax.op.permute_dims(y, [2, 0, 3, 1, 4]))
     heads = []
     for index in ("qkv".index(name) for name in ("q", "k", last)):
         part = m.emit(relax.op.strided_slice(y, [0], [index], [index + 1]))
-        part = m.emit(relax.op.reshape(part, (b, 2, s, 8)))
+        part = m.emit(relax.op.reshape(part, (b, 2, s, 16)))
         heads.append(m.emit(relax.op.permute_dims(part, [0, 2, 1, 3])))
-    return {"y": m.op("attention", *heads, num_heads=2, num_kv_heads=2, head_dim=8, scale=0.25)}
+    return {"y": m.op("attention", *heads, num_heads=2, num_kv_heads=2, head_dim=16, scale=0.25)}
 
 
 @pytest.mark.slow
