@@ -472,7 +472,7 @@ def _evens(x: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
 
 @pytest.mark.parametrize("level", [3, 0])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-@pytest.mark.sampled(30, 80)
+@pytest.mark.sampled(30, 60)
 def test_graph_is_right(case: Case, level: int) -> None:
     model = imported(case.inputs, case.build, case.outputs, dataflow=case.dataflow)
     arrays = case.arrays()

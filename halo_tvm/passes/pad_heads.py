@@ -53,8 +53,10 @@ def _padded(call: relax.Call, _value: Callable[[relax.Expr], relax.Expr]) -> tup
     wide = -(-size // _MULTIPLE) * _MULTIPLE
     if wide == size or wide > _WIDEST or attrs.get("has_lengths"):
         return None
-    heads = 1 if attrs.get("packed") else 3
-    operands = [_wider(arg, size, wide) if i < heads else arg for i, arg in enumerate(call.args)]
+    count = 1 if attrs.get("packed") else 3
+    if len({str(arg.ty.dtype) for arg in call.args[:count]}) > 1:  # kept narrow, rows of int8 with their scales
+        return None
+    operands = [_wider(arg, size, wide) if i < count else arg for i, arg in enumerate(call.args)]
     result = OPERATORS["attention"].call(*operands, **{**attrs, "head_dim": wide})
     return relax.op.strided_slice(result, [3], [0], [size]), "attention"
 

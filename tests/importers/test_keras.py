@@ -106,7 +106,7 @@ def text_model(kind: str):
     "kind", ["encoder", pytest.param("causal decoder", marks=pytest.mark.sweep), "grouped queries"]
 )
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_text_models_keep_their_operators_at_open_sizes(
     kind: str, backend: str, net, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

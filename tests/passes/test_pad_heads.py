@@ -19,8 +19,9 @@ from halo_tvm.relay_ops import OPERATORS
 from halo_tvm.targets import resolve
 
 
-def module(size: int, **attributes: object) -> tvm.IRModule:
-    rows = [relax.Var(name, relax.TensorType([1, 6, 2, size], "float32")) for name in "qkv"]
+def module(size: int, kept: str = "float32", **attributes: object) -> tvm.IRModule:
+    types = {"q": "float32", "k": kept, "v": kept}
+    rows = [relax.Var(name, relax.TensorType([1, 6, 2, size], dtype)) for name, dtype in types.items()]
     rows += [relax.Var("lengths", relax.TensorType([1], "int32"))] * ("has_lengths" in attributes)
     attrs = {"num_heads": 2, "num_kv_heads": 2, "head_dim": size, "scale": 0.1, **attributes}
     builder = relax.BlockBuilder()
@@ -40,6 +41,7 @@ def module(size: int, **attributes: object) -> tvm.IRModule:
         (250, "x86:avx2", {}, 1),
         (260, "x86:avx2", {}, 0),  # too large for every rule
         (40, "x86:avx2", {"has_lengths": True}, 0),  # a whole cache would be copied
+        (40, "x86:avx2", {"kept": "float16"}, 0),  # a cache's keys
         (40, "arm:neon", {}, 0),  # four lanes
     ],
 )

@@ -861,6 +861,7 @@ def test_equal_layers_share_their_functions() -> None:
 
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 def test_every_level_computes_the_same(level: int) -> None:
     model = small_model(X3, transformer_layer)
     for batch, sequence in ((1, 1), (2, 7), (1, 33)):

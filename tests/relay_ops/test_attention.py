@@ -174,7 +174,7 @@ def lift(mod):
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("key_axes", [(0, 1, 3, 2), (0, 2, 3, 1)])
 @pytest.mark.parametrize("permuted", [True, False])
-@pytest.mark.sampled(4, 16)
+@pytest.mark.sampled(4, 8)
 def test_lift_keeps_the_meaning(scale_on, bias, key_axes, permuted):
     before = decomposed(scale_on, bias, key_axes, permuted=permuted)
     after, said = lift(before)
