@@ -7,8 +7,8 @@ Why
     rules of attention compute in vectors along a head: 26, 36, 40, 72 and 120 are sizes of models that people use, and
     a loop nest that was found for them takes up to twice as long at 1,024 positions, and as long at 16
 Leaves alone
-    heads of a size that is served, and larger ones; steps over a cache, all of which would be copied each time; targets
-    whose vectors no rule of attention serves
+    heads of a size that is served, and those of more than 256, which rules for CPUs alone serve; steps over a cache,
+    all of which would be copied each time; targets whose vectors no rule of attention serves
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
+from ..errors import Declined
 from ..relay_ops import OPERATORS
 from ..relay_ops.operator import attrs_of, operator_of
+from ..tir_schedules.attention import HEAD_MULTIPLE, WIDEST_EVERYWHERE
+from ..tir_schedules.attention.flash_attention import target_lanes
 from ._rewrite import rewrite_calls
 from .graph_pass import Context, Pass, Report
-
-_MULTIPLE, _WIDEST = 16, 256  # of the rules (`tir_schedules/attention`)
-_LANES = (8, 16)
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,11 @@ class PadHeads(Pass):
     name = "pad_heads"
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
-        if not (context.target.spec.gpu or context.target.lanes_f32 in _LANES):
-            return mod, {"padded": 0, "kept": f"no rule of attention serves the vectors of {context.target.name}"}
+        try:
+            if not context.target.spec.gpu:
+                target_lanes(context.target)
+        except Declined as reason:
+            return mod, {"padded": 0, "kept": f"flash_attention {reason}"}
         mod, report = rewrite_calls(mod, _padded)
         counts = report["rewritten"]
         assert isinstance(counts, dict)
@@ -50,8 +53,8 @@ def _padded(call: relax.Call, _value: Callable[[relax.Expr], relax.Expr]) -> tup
     attrs = attrs_of(call)
     size = attrs["head_dim"]
     assert isinstance(size, int)
-    wide = -(-size // _MULTIPLE) * _MULTIPLE
-    if wide == size or wide > _WIDEST or attrs.get("has_lengths"):
+    wide = -(-size // HEAD_MULTIPLE) * HEAD_MULTIPLE
+    if wide == size or wide > WIDEST_EVERYWHERE or attrs.get("has_lengths"):
         return None
     count = 1 if attrs.get("packed") else 3
     if len({str(arg.ty.dtype) for arg in call.args[:count]}) > 1:  # kept narrow, rows of int8 with their scales

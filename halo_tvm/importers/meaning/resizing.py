@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from tvm import ir, relax, te, tirx
@@ -157,24 +158,21 @@ class _Table:
 
     @classmethod
     def of(cls, builder: Builder, axis: Axis, limit: Dim, size: Dim, way: Way, wide: str) -> _Table:
-        sizes = (limit, size)
+        sizes, taps = (limit, size), partial(_taps, axis, way)
 
-        def taps(length: Dim, size: Dim) -> int | ir.Expr:
-            return _taps(axis, way, length, size)
-
-        def parts(o: _Number, tap: _Number | int, length: _Number, size: _Number) -> tuple[_Number, _Number]:
-            """(where neighbour `tap` of element o is, its share before all shares are made one)."""
+        def parts(o: _Number, tap: _Number, count: _Number, length: _Number, size: _Number) -> tuple[_Number, _Number]:
+            """(where neighbour `tap` of `count` of element o is, its share before all shares are made one)."""
             source, _ = _source(o, axis, length, size, way)
             low = _ceil(source) - 1.0  # the left neighbour: what is left of the place is in 0 < rest <= 1
-            offset = tap - (_side(axis, way, length, size) - 1.0)
-            at, share = low + offset, _weight(source - low, offset, _scale(axis, length, size), axis, way)
+            offset = tap - (count / 2.0 - 1.0)
+            at, share = low + offset, _weight(source - low, offset, _scale(axis, length, size), way)
             return at, _where(_both(at >= 0.0, at < length), share, 0.0) if way.exclude_outside else share
 
-        def place(o: _Number, tap: _Number, length: _Number, size: _Number) -> _Number:
-            return _clip(parts(o, tap, length, size)[0], length)
+        def place(o: _Number, tap: _Number, count: _Number, length: _Number, size: _Number) -> _Number:
+            return _clip(parts(o, tap, count, length, size)[0], length)
 
-        def share(o: _Number, tap: _Number, length: _Number, size: _Number) -> _Number:
-            return parts(o, tap, length, size)[1]
+        def share(*numbers: _Number) -> _Number:
+            return parts(*numbers)[1]
 
         outside = None
         if way.transform == "tf_crop_and_resize":
@@ -196,25 +194,29 @@ def _computed(
     *,
     of_one: bool = False,
 ) -> relax.Expr:
-    """[size] of function(element, length, size), or [taps, size] with a tap second, all float64, in `dtype`.
+    """[size] of function(element, length, size), or [taps, size] of function(element, tap, taps, length, size).
 
+    All numbers are in float64, the result in `dtype`.
     sizes: of the axis before and after; where both are known the table is a constant.
     taps: their number, of these sizes
     of_one: the taps of every element are brought to a sum of one
     """
     length, size = sizes
     if isinstance(length, int) and isinstance(size, int):
-        grid = np.indices((taps(length, size), size) if taps else (size,)).astype(_WIDE)[::-1]
+        count = [taps(length, size)] if taps else []
+        grid = np.indices((*count, size)).astype(_WIDE)[::-1]
         with np.errstate(all="ignore"):  # of an axis without elements
-            values = function(*grid, float(length), float(size)) + np.zeros(grid.shape[1:])
+            values = function(*grid, *map(float, (*count, length, size))) + np.zeros(grid.shape[1:])
             values = values / _nonzero(values.sum(0)) if of_one else values
             return builder.weight(Constant.of(values.astype(dtype)))
 
     def compute(length: Dim, size: Dim) -> te.Tensor:
-        def element(*index: ir.Expr) -> ir.Expr:
-            return function(*[i.astype(_WIDE) for i in (*index[::-1], prim(length), prim(size))])
+        count = [taps(length, size)] if taps else []
+        shape = [*count, prim(size)]
 
-        shape = [taps(length, size), prim(size)] if taps else [prim(size)]
+        def element(*index: ir.Expr) -> ir.Expr:
+            return function(*map(_in_float64, (*index[::-1], *count, prim(length), prim(size))))
+
         if not of_one:
             return te.compute(shape, lambda *index: element(*index).astype(dtype), name="table")
         raw, k = te.compute(shape, element, name="raw"), te.reduce_axis((0, shape[0]), "k")
@@ -222,6 +224,10 @@ def _computed(
         return te.compute(shape, lambda t, o: (raw[t, o] / _nonzero(sums[o])).astype(dtype), name="table")
 
     return builder.te(compute, length, size, name="resize_table", primfunc_attrs=_APART)
+
+
+def _in_float64(number: int | ir.Expr) -> _Number:
+    return float(number) if isinstance(number, int) else number.astype(_WIDE)
 
 
 def _nonzero(whole: _Number) -> _Number:
@@ -271,7 +277,7 @@ def _shrinks(axis: Axis, size: Dim, shape: Sequence[Dim]) -> bool:
 
 def _source(o: _Number, axis: Axis, length: _Number, size: _Number, way: Way) -> tuple[_Number, _Number | bool]:
     """(the place in the input that output `o` comes from, whether it is outside), in float64."""
-    scale = axis.scale if axis.scale is not None else size / length
+    scale = _scale(axis, length, size)
     width = scale * length if axis.scale is not None else size
     match way.transform:
         case "asymmetric" if way.single:
@@ -300,25 +306,17 @@ def _scale(axis: Axis, length: _Number, size: _Number) -> _Number:
     return axis.scale if axis.scale is not None else size / length
 
 
-def _side(axis: Axis, way: Way, length: _Number, size: _Number) -> _Number:
-    """How many neighbours an element is made of on each side: where it shrinks, antialiasing reaches further."""
+def _taps(axis: Axis, way: Way, length: Dim, size: Dim) -> int | ir.Expr:
+    """How many neighbours an element is made of, half of them on each side: antialiasing reaches further to shrink."""
     reach = _REACH[way.mode]
     if not way.antialias:
-        return float(reach)
+        return 2 * reach
     if axis.scale is not None:
-        return float(math.ceil(reach / min(axis.scale, 1.0)))
-    return _ceil(_maximum(reach * length / size, float(reach)))
-
-
-def _taps(axis: Axis, way: Way, length: Dim, size: Dim) -> int | ir.Expr:
-    """`_side` twice, as the size of a table."""
-    if axis.scale is not None or not way.antialias:
-        return 2 * int(_side(axis, way, 0.0, 0.0))
-    reach = _REACH[way.mode]
+        return 2 * math.ceil(reach / min(axis.scale, 1.0))
     return 2 * tirx.max(tirx.ceildiv(prim(length) * reach, tirx.max(prim(size), 1)), reach)
 
 
-def _weight(rest: _Number, offset: _Number, scale: _Number, axis: Axis, way: Way) -> _Number:
+def _weight(rest: _Number, offset: _Number, scale: _Number, way: Way) -> _Number:
     """The share of the element `offset` behind the left neighbour of a place that is `rest` behind it."""
     distance = _maximum(offset - rest, rest - offset)
     if way.antialias:

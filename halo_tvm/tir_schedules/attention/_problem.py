@@ -12,6 +12,9 @@ from ...dimensions import by_name, size_of
 from ...errors import Declined
 from ._text import LOG2_E, Source
 
+HEAD_MULTIPLE = 16  # of the size of a head that rules serve
+WIDEST_EVERYWHERE = 256  # the largest that all of them do
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -85,7 +88,7 @@ def read(
     caches: Sequence[str] = (),
     *,
     sinks: bool = False,
-    widest: int = 256,
+    widest: int = WIDEST_EVERYWHERE,
 ) -> Problem:
     """The problem `func` states on queries, keys and values of one of `dtypes`, or Declined(reason).
 
@@ -105,8 +108,8 @@ def read(
         if name not in ("key_mask", "lengths") and str(buffer.dtype) not in served:
             raise Declined(f"serves {', '.join(served)}, {name} is {buffer.dtype}")
     d = int(attrs["head_dim"])
-    if d % 16 or not 16 <= d <= widest:
-        raise Declined(f"serves head sizes that are multiples of 16 up to {widest}, got {d}")
+    if d % HEAD_MULTIPLE or not HEAD_MULTIPLE <= d <= widest:
+        raise Declined(f"serves head sizes that are multiples of {HEAD_MULTIPLE} up to {widest}, got {d}")
 
     variables = _variables(func, buffers)
     texts = {name: [_dim(dim, variables) for dim in buffer.shape] for name, buffer in zip(names, buffers)}
