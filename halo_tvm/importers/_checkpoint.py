@@ -15,11 +15,15 @@ from ._adapter import Adapter
 from .packed_linears import ACTIVATIONS, Method
 from .tensor_files import TensorFile, opened, weight_files
 
-WHOLE = (("", ""),)
+# A file of the model without its head has the names of the others without their first word.
+WHOLE = (("", ""), ("model.", ""), ("transformer.", ""), ("gpt_neox.", ""), ("backbone.", ""))
 _LAYERS = "layers."
 _SHOWN = 8  # tensor names in one message
-# What old checkpoints keep beside their weights: masks and frequencies, which a definition computes.
-_BUFFER = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|attention\.(masked_)?bias|position_ids)$")
+# What checkpoints keep beside their weights: masks and frequencies, which a definition computes, and scales of a cache
+# of eight bits, which is not theirs to choose.
+_BUFFER = re.compile(
+    r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|attention\.(masked_)?bias|position_ids|(attn|attention)\.[kv]_scale)$"
+)
 
 
 class DirectoryWeights:

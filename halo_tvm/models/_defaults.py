@@ -10,6 +10,13 @@ from collections.abc import Mapping
 
 _ROTATION = ("rope_parameters", "rope_scaling", "rope_theta")
 Words = dict[str, object]
+# Types of which a config may say how much of a head positions turn. transformers reads it for no other type, whatever
+# the file says, unless another word of the rotation asks for it.
+_PART = "partial_rotary_factor"
+_TURN_A_PART = frozenset(
+    "bamba glm glm4 glm4_moe glm4_moe_lite glm4v_moe_text glm4v_text glm_ocr_text gpt_neox mellum minimax_m2 nemotron "
+    "persimmon phi phi3 qwen3_5_moe_text qwen3_5_text qwen3_next recurrent_gemma solar_open stablelm".split()
+)
 _KV2: Words = {"num_key_value_heads": 2}
 _KV4: Words = {"num_key_value_heads": 4}
 _KV8: Words = {"num_key_value_heads": 8}
@@ -181,7 +188,19 @@ _DEFAULTS: dict[str, Words] = {
 
 def completed(config: Mapping[str, object]) -> Mapping[str, object]:
     """`config` with the words of its model type that it leaves out; a null in it is said, not left out."""
-    missing = _DEFAULTS.get(str(config.get("model_type")), {})
+    kind = str(config.get("model_type"))
+    missing = _DEFAULTS.get(kind, {})
     if any(word in config for word in _ROTATION):  # which says the whole of it
         missing = {word: value for word, value in missing.items() if word != "rope_parameters"}
-    return {**missing, **config}
+    words = {**missing, **config}
+    return words if kind in _TURN_A_PART else _turning_whole_heads(words)
+
+
+def _turning_whole_heads(config: Mapping[str, object]) -> Mapping[str, object]:
+    """`config` without the part of a head that turns, where its type and the kind of its rotation have none."""
+    words = {word: value for word, value in config.items() if word != _PART}
+    for place in ("rope_parameters", "rope_scaling"):
+        rotation = words.get(place)
+        if isinstance(rotation, Mapping) and rotation.get("rope_type", rotation.get("type", "default")) == "default":
+            words[place] = {word: value for word, value in rotation.items() if word != _PART}
+    return words

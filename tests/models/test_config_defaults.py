@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from pathlib import Path
 from types import MappingProxyType
 
 import pytest
@@ -98,6 +100,21 @@ def test_a_context_that_yarn_stretches() -> None:
     for longest, factor, wanted in ((32, 4.0, 128), (64, 4.0, 64), (32, 1e30, 1 << 21)):
         config = {"model_type": "llama", **sizes, "intermediate_size": 8, "max_position_embeddings": longest}
         assert read({**config, "rope_scaling": {**yarn, "factor": factor}}).positions == wanted
+
+
+def test_a_part_of_heads_turns_in_types_that_have_one() -> None:
+    """transformers reads the word for those types alone whose module has it."""
+    transformers = pytest.importorskip("transformers")
+    part = "partial_rotary_factor"
+    for kind, family in READ:
+        if kind not in transformers.CONFIG_MAPPING:
+            continue
+        folder = Path(inspect.getfile(transformers.CONFIG_MAPPING[kind])).parent
+        turns_a_part = any(part in file.read_text("utf-8") for file in folder.glob("modeling_*.py"))
+        rotation = {"rope_type": "default", "rope_theta": 1e4, part: 0.5}
+        config = completed({"model_type": kind, "rope_parameters": rotation, part: 0.5})
+        kept = [part in config, part in config["rope_parameters"]]
+        assert kept == [turns_a_part] * 2, f"{kind}: {family.name}"
 
 
 def test_older_words_of_nemotron_h_go_before() -> None:

@@ -522,6 +522,17 @@ def test_tensors_that_are_missing_or_unknown_are_listed(tmp_path: Path) -> None:
         import_model(str(tmp_path))
 
 
+def test_a_file_of_the_model_without_its_head(tmp_path: Path) -> None:
+    """As Qwen3-Embedding is published: names without their first word; scales of a cache of eight bits are nothing."""
+    wanted = source_of(tmp_path, "qwen3", {**_GROUPED, "tie_word_embeddings": True})
+    path = tmp_path / "model.safetensors"
+    tensors = {name.removeprefix("model."): tensor for name, tensor in load_file(path).items()}
+    tensors["layers.0.self_attn.k_scale"] = np.ones(1, np.float32)
+    save_file(tensors, path, metadata={"format": "pt"})
+    found = evaluate(import_model(str(tmp_path)), {"input_ids": IDS})["logits"]
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
 def test_experts_in_floats_of_four_bits(tmp_path: Path) -> None:
     """As gpt-oss is published: the same answer as of a checkpoint with their values."""
     source_of(tmp_path, "gpt_oss", MORE["gpt_oss"])
@@ -595,6 +606,7 @@ def test_layers_that_guess_further_tokens_are_no_part_of_the_answer(tmp_path: Pa
         ("mpt", {"d_model": 64, "no_bias": False}, "a mpt config with no_bias True, found False"),
         ("llama", {"rope_parameters": {"rope_type": "spiral"}}, "a rope type among default, linear"),
         ("qwen3", {"layer_types": ["linear_attention"] * 2}, "layer_types of sliding_attention or full_attention"),
+        ("llama", {"num_attention_heads": 0}, "a llama config with one or more heads, found 0"),
         ("gptj", {**_GPT, "rotary_dim": 7}, "head_dim as a multiple of 2"),
         ("gptj", {**_GPT, "rotary_dim": 32}, "positions turn up to all, found 16 and 32 in the model's config"),
         ("glm", {"head_dim": 17}, "heads of an even number of channels, of which positions turn up to all, found 17"),

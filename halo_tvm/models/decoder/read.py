@@ -78,7 +78,10 @@ class Reader:
 
     @property
     def heads(self) -> int:
-        return self.whole("num_attention_heads", "n_head")
+        heads = self.whole("num_attention_heads", "n_head")
+        if heads < 1:  # before anything is divided by it
+            self.refuse("one or more heads", str(heads))
+        return heads
 
     @property
     def hidden(self) -> int:
