@@ -20,8 +20,10 @@ _BOTH = Names(
 
 def _gemma(read: Reader, **differences: object) -> DecoderConfig:
     common = llama(read, embedding_scale=read.hidden**0.5, norm_plus_one=True, **differences)
-    # The first configs said gelu and meant its approximation by tanh, as `hidden_activation` says since.
-    activation = read.activation("hidden_activation", default="gelu_pytorch_tanh")
+    first = read.kind == "gemma" and read.get("hidden_activation") is None
+    activation = read.activation("hidden_act" if first else "hidden_activation", default="gelu_pytorch_tanh")
+    if first and activation == "gelu":  # the first configs said so and meant its approximation by tanh
+        activation = "gelu_tanh"
     return replace(common, activation=activation, tied=read.flag("tie_word_embeddings", default=True))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .decoder import DecoderConfig, Names, Reader, decoder_family
+from .decoder import DecoderConfig, Layer, Names, Reader, decoder_family
 
 NAMES = Names(
     embedding="wte",
@@ -46,12 +46,18 @@ def gpt2(layers: int = 12, hidden: int = 768, heads: int = 12, **sizes: object) 
 
 
 def _read(read: Reader, usual_activation: str = "gelu_new") -> DecoderConfig:
-    read.refuse_unless(scale_attn_by_inverse_layer_idx=False, scale_attn_weights=True, add_cross_attention=False)
-    hidden = read.hidden
+    read.refuse_unless(add_cross_attention=False)
+    hidden, layers = read.hidden, read.layers
+    scale = read.head_dim**-0.5 if read.flag("scale_attn_weights", default=True) else 1.0
+    pattern: tuple[Layer, ...] = (Layer(),)
+    if read.flag("scale_attn_by_inverse_layer_idx") and read.kind == "gpt2":  # BigCode has the word, and no use of it
+        pattern = tuple(Layer(scale=scale / (i + 1)) for i in range(layers))
     return gpt2(
-        read.layers,
+        layers,
         hidden,
         read.heads,
+        scale=scale,
+        pattern=pattern,
         vocabulary=read.whole("vocab_size"),
         positions=read.whole("n_positions"),
         feed_forward=read.whole("n_inner", default=4 * hidden),

@@ -8,9 +8,10 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from halo_tvm.artifact import TensorSpec
 from halo_tvm.errors import UnsupportedModel
 from halo_tvm.importers import import_model
-from halo_tvm.importers.torch_export.transformers_inputs import examples_of
+from halo_tvm.importers.torch_export.transformers_inputs import Example, examples_of, kept_sizes
 from halo_tvm.in_process import compile_in_process
 
 _SMALL = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
@@ -57,6 +58,32 @@ def test_other_inputs_are_refused() -> None:
     model = transformers.DecisionTransformerModel(config)
     with pytest.raises(UnsupportedModel, match="a model of text, images, sound or series, found DecisionTransformer"):
         examples_of(model, {})
+
+
+def test_sizes_that_the_model_itself_fixes() -> None:
+    """One row where it takes a single batch; a length is asked for, as that of an example is nobody's."""
+    ids = Example(torch.arange(24).reshape(2, 12), {0: "batch", 1: "sequence"})
+    examples = {"input_ids": ids, "pixel_values": Example.of(3, 8, 8)}
+
+    def kept(batch: int | str, length: int | str, **given: tuple[int, ...]) -> dict[str, int]:
+        shapes = {"input_ids": (batch, length), "pixel_values": (batch, 3, 8, 8)}
+        return kept_sizes(examples, [TensorSpec(n, shape, "float32") for n, shape in shapes.items()], given)
+
+    assert kept("batch", "sequence", input_ids=(1, 16)) == {}
+    assert kept(2, "sequence") == {"batch": 1}
+    assert kept(2, "sequence", pixel_values=(4, 3, 8, 8)) == {"batch": 4}
+    assert kept("batch", 12, input_ids=(1, 16)) == {"sequence": 16}
+    with pytest.raises(UnsupportedModel, match="takes any sequence, found one .* single one: say .* input_ids=1xN"):
+        kept(2, 12)
+    found = ids.at({"sequence": 14})
+    assert found.tensor.tolist()[1] == [*range(12, 24), 12, 13] and found.axes == {0: "batch"}
+
+
+@pytest.mark.slow
+def test_one_row_where_the_model_takes_a_single_batch(tmp_path) -> None:
+    config = transformers.PixtralVisionConfig(**_SMALL, image_size=32, patch_size=16)
+    transformers.PixtralVisionModel(config).save_pretrained(tmp_path)
+    assert import_model(str(tmp_path)).inputs[0].shape == (1, 3, 32, 32)
 
 
 @pytest.mark.slow

@@ -177,6 +177,8 @@ MORE = {
     "olmo2": {**_GROUPED, "pad_token_id": 0},
     "gpt_neox: in sequence": {**_SIZES, "use_parallel_residual": False, "rotary_pct": 0.5},
     "gpt2": _GPT,
+    "gpt2: scales": {**_GPT, "scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": False},
+    "gemma: relu": {**_GEMMA, "hidden_act": "relu"},
     "gptj": {**_GPT, "rotary_dim": 8},
     "gpt_neo": {
         **_OLD,

@@ -22,7 +22,7 @@ from ...params import ParamTable
 from ..tensor_files import weight_files
 from ._program import import_module
 from ._scans import scans_of_any_length
-from .transformers_inputs import dynamic_axes, examples_of, longest_of, without_cache
+from .transformers_inputs import Example, dynamic_axes, examples_of, kept_sizes, longest_of, without_cache
 
 _STATES = "last_hidden_state"
 
@@ -54,21 +54,13 @@ def import_unrestricted(path: Path, options: Mapping[str, object]) -> ImportedMo
             "check the directory, or export the model to ONNX"
         ) from reason
     model = model.eval()
-    examples = examples_of(model, options.get("sizes", {}))
-    module = _named(model, tuple(examples), (_STATES,) if bare else ())
-
-    longest = longest_of(model)
-
-    def exported(shared: bool) -> ImportedModel:
-        shapes = tuple(dynamic_axes(longest, example, shared) for example in examples.values())
-        tensors = tuple(example.tensor for example in examples.values())
-        with scans_of_any_length(model, longest):
-            return import_module(module, tensors, dynamic_shapes=shapes, name=path.name)
-
-    try:
-        imported = exported(shared=True)
-    except UnsupportedModel:  # torch finds that a dimension is fixed, or is not the same everywhere
-        imported = exported(shared=False)
+    sizes = options.get("sizes", {})
+    assert isinstance(sizes, Mapping)
+    examples = examples_of(model, sizes)
+    imported = _exported(path.name, model, examples, bare)
+    kept = kept_sizes(examples, imported.inputs, sizes)
+    if kept:  # by the model itself
+        imported = _exported(path.name, model, {name: example.at(kept) for name, example in examples.items()}, bare)
     source = {
         "kind": "transformers",
         "name": path.name,
@@ -83,6 +75,23 @@ def import_unrestricted(path: Path, options: Mapping[str, object]) -> ImportedMo
             f"{', '.join(absent[:3]).replace('model.', '', 1)} among them: correct `architectures` in config.json"
         )
     return dataclasses.replace(_own_names(imported), source=source)
+
+
+def _exported(name: str, model: torch.nn.Module, examples: Mapping[str, Example], bare: bool) -> ImportedModel:
+    """The program of `model` for sizes as open as it lets them be."""
+    module = _named(model, tuple(examples), (_STATES,) if bare else ())
+    longest = longest_of(model)
+    tensors = tuple(example.tensor for example in examples.values())
+
+    def exported(shared: bool) -> ImportedModel:
+        shapes = tuple(dynamic_axes(longest, example, shared) for example in examples.values())
+        with scans_of_any_length(model, longest):
+            return import_module(module, tensors, dynamic_shapes=shapes, name=name)
+
+    try:
+        return exported(shared=True)
+    except UnsupportedModel:  # torch finds that a dimension is fixed, or is not the same everywhere
+        return exported(shared=False)
 
 
 def _own_names(model: ImportedModel) -> ImportedModel:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ...artifact import TensorSpec
 from ...errors import UnsupportedModel
 
 _LARGEST_BATCH = 8
@@ -35,6 +36,15 @@ class Example:
         """Numbers of this shape behind two rows; `axes` are counted without them."""
         tensor = torch.linspace(-1, 1, 2 * math.prod(shape)).reshape(2, *shape)
         return cls(tensor, {0: "batch", **{axis + 1: name for name, axis in axes.items()}})
+
+    def at(self, sizes: Mapping[str, int]) -> Example:
+        """The example with axes of these sizes, which stay as they are."""
+        tensor, left = self.tensor, dict(self.axes)
+        for axis, label in self.axes.items():
+            if label in sizes:
+                tensor = tensor.index_select(axis, torch.arange(sizes[label]) % tensor.shape[axis])
+                del left[axis]
+        return Example(tensor, left)
 
 
 def examples_of(model: torch.nn.Module, sizes: Mapping[str, Sequence[int]]) -> dict[str, Example]:
@@ -64,6 +74,34 @@ def examples_of(model: torch.nn.Module, sizes: Mapping[str, Sequence[int]]) -> d
             f"expected a model of text, images, sound or series, found {type(model).__name__}, which takes "
             f"{main}: export it with torch.export yourself and give the .pt2 file"
         )
+    return found
+
+
+def kept_sizes(
+    examples: Mapping[str, Example], inputs: Sequence[TensorSpec], given: Mapping[str, Sequence[int]]
+) -> dict[str, int]:
+    """What a program that takes `inputs` should have been exported for, where it takes its examples' sizes alone.
+
+    Label -> size: one row, unless `given` shapes of inputs by name say another number. `UnsupportedModel` where they
+    do not say a length: that of an example is nobody's.
+    """
+    found: dict[str, int] = {}
+    shapes = {spec.name: spec.shape for spec in inputs}
+    for name, example in examples.items():
+        said, shape = given.get(name, ()), example.tensor.shape
+        for axis, label in example.axes.items():
+            if name not in shapes or isinstance(shapes[name][axis], str):
+                continue
+            if len(said) == example.tensor.dim():
+                found[label] = int(said[axis])
+            elif label == "batch":
+                found.setdefault(label, 1)
+            elif label not in found:
+                sizes = [{"batch": "1", label: "N"}.get(example.axes.get(i, ""), str(n)) for i, n in enumerate(shape)]
+                raise UnsupportedModel(
+                    f"expected a model that takes any {label}, found one that torch exports for a single one: say "
+                    f"which, --shape {name}={'x'.join(sizes)}"
+                )
     return found
 
 

@@ -76,6 +76,7 @@ class Layer:
     head_dim: int | None = None  # sizes that are not those of the model
     kv_heads: int | None = None
     feed_forward: int | None = None
+    scale: float | None = None  # of scores, which is not that of the model
     sparsity: float | None = None  # standard deviations above the mean from which on the gate of the feed-forward opens
     keys_of: int | None = None  # an earlier layer, whose keys and values are read: it has none of its own
     values_are_keys: bool = False  # as they are projected, in front of norm and rotation
@@ -304,10 +305,10 @@ class DecoderConfig:
         return self.pattern[index % len(self.pattern)]
 
     def at(self, index: int) -> DecoderConfig:
-        """The configuration with the sizes of layer `index`."""
+        """The configuration with the sizes of layer `index`, and its scale."""
         kind = self.layer(index)
-        own = {name: getattr(kind, name) for name in ("head_dim", "kv_heads", "feed_forward")}
-        found = {name: size for name, size in own.items() if size is not None}
+        own = {name: getattr(kind, name) for name in ("head_dim", "kv_heads", "feed_forward", "scale")}
+        found = {name: value for name, value in own.items() if value is not None}
         return replace(self, **found) if found else self
 
     @property
