@@ -40,6 +40,7 @@ _DEFAULTS: dict[str, Words] = {
     },
     "arcee": _EPS5,
     "bamba": _KV8 | _EPS5,
+    "bitnet": _EPS5 | {"rope_theta": 500000.0, "num_key_value_heads": 5},
     "cohere": {"rope_theta": 500000.0},
     "cwm": {
         **_KV8,

@@ -110,6 +110,13 @@ def bnb_rows(weight: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
     )
 
 
+def ternary(weight: torch.Tensor, *, divides: bool) -> tuple[Tensors, torch.Tensor]:
+    q = torch.randint(0, 3, weight.shape, generator=_RNG, dtype=torch.uint8)
+    scale = torch.tensor([8.0 if divides else 0.125])  # a power of two, which float16 has as well
+    packed = sum(part << 2 * i for i, part in enumerate(q.chunk(4)))
+    return {"weight": packed, "weight_scale": scale}, (q.float() - 1) / 8
+
+
 def _compressed(form: str) -> dict[str, object]:
     weights = {"num_bits": 8, "type": "int" if form.startswith("int") else "float"}
     return {"quant_method": "compressed-tensors", "format": form, "config_groups": {"group_0": {"weights": weights}}}
@@ -130,6 +137,11 @@ KINDS: dict[str, tuple[dict[str, object], Callable[[torch.Tensor], tuple[Tensors
     "nf4-nested": (
         {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
         lambda w: nf4(w, nested=True),
+    ),
+    "bitnet": ({"quant_method": "bitnet"}, lambda w: ternary(w, divides=True)),
+    "bitnet-auto": (
+        {"quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"},
+        lambda w: ternary(w, divides=False),
     ),
     "bnb-int8": ({"quant_method": "bitsandbytes", "load_in_8bit": True}, bnb_rows),
 }

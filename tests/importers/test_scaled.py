@@ -19,7 +19,7 @@ from halo_tvm.importers import import_model
 from halo_tvm.importers.packed_linears import method_of
 
 NAME = f"{LAYER}.weight"
-INTEGERS = ("compressed-int8", "bnb-int8")
+STORED = {"compressed-int8": "int8", "bnb-int8": "int8", "bitnet": "int4", "bitnet-auto": "int4"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -29,7 +29,7 @@ def test_numbers_are_those_that_the_tensors_stand_for(tmp_path: Path, kind: str)
     for name, weight in meant.items():
         np.testing.assert_allclose(model.params.materialise(name), weight, rtol=2e-7, atol=0)
     assert len(meant) == 14
-    assert model.params.stored_precision == ("int8" if kind in INTEGERS else None)
+    assert model.params.stored_precision == STORED.get(kind)
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,8 @@ def test_numbers_are_those_that_the_tensors_stand_for(tmp_path: Path, kind: str)
         ("nf4", "weight", torch.ones(7, 1, dtype=torch.uint8), "weight of 7 bytes"),
         ("nf4", "weight.absmax", torch.ones(5), "5 blocks of blocksize 64 for 4096 numbers"),
         ("nf4", "weight.quant_state.bitsandbytes__nf4", torch.ones(9, dtype=torch.uint8), "that is no JSON object"),
+        ("bitnet", "weight_scale", torch.ones(2), r"weight_scale of shape \[2\]"),
+        ("bitnet", "weight", torch.full((16, 64), 192, dtype=torch.uint8), "a weight of 2 among -1, 0 and 1"),
         ("bnb-int8", "weight_format", torch.ones((), dtype=torch.uint8), "weight_format of a GPU's order"),
     ],
 )

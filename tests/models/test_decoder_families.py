@@ -450,6 +450,7 @@ MORE = {
         "mamba_d_state": 8,
     },
     "jamba: dense": {**_GROUPED, "num_experts": 1, "mamba_d_state": 8, "mamba_proj_bias": True, "attn_layer_offset": 0},
+    "bitnet": {**_GROUPED, "attention_bias": True},
     "recurrent_gemma": {**_GROUPED, "num_hidden_layers": 4, "attention_window_size": 5, "lru_width": 64},
     "falcon_mamba": {**_OLD, "num_hidden_layers": 2, "state_size": 8},
     "hy_v3": {**_ROUTED, "num_experts": 6, "router_scaling_factor": 1.5},

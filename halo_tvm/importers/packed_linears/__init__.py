@@ -3,6 +3,7 @@
 words            integers of 4 or 8 bits in words of 32: GPTQ, AWQ, compressed-tensors
 scaled           numbers of 8 bits, float8 or int8, with scales: FP8 of several tools, compressed-tensors, ModelOpt
 four_bit_floats  floats of 4 bits with scales of groups: NVFP4, MXFP4
+ternary          -1, 0 or 1 in two bits, one scale: BitNet
 bitsandbytes     tables of 16 numbers with scales of blocks; rows of int8
 """
 
@@ -11,18 +12,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...errors import UnsupportedModel
-from . import bitsandbytes, four_bit_floats, scaled, words
+from . import bitsandbytes, four_bit_floats, scaled, ternary, words
 from .method import ACTIVATIONS, Layer, Method
 
 __all__ = ["ACTIVATIONS", "Layer", "Method", "method_of"]
 
-_TOOLS = (words.method_of, scaled.method_of, four_bit_floats.method_of, bitsandbytes.method_of)
+_TOOLS = (words.method_of, scaled.method_of, four_bit_floats.method_of, ternary.method_of, bitsandbytes.method_of)
 _KNOWN = (
     "gptq, awq (gemm), mxfp4 (of gpt-oss), "
-    "fp8, fbgemm_fp8, modelopt (FP8, NVFP4), bitsandbytes, or compressed-tensors (pack-quantized of "
+    "fp8, fbgemm_fp8, modelopt (FP8, NVFP4), bitsandbytes, bitnet (packed), or compressed-tensors (pack-quantized of "
     "4 or 8 bits, int-quantized, float-quantized, mxfp8-quantized, nvfp4-pack-quantized, mxfp4-pack-quantized)"
 )
-_SAID = ("quant_method", "quant_algo", "format", "version", "bits")
+_SAID = ("quant_method", "quant_algo", "format", "version", "bits", "quantization_mode", "use_rms_norm")
 
 
 def method_of(config: Mapping[str, object]) -> Method | None:

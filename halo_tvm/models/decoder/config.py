@@ -32,6 +32,7 @@ class Names:
     key_norm: str = ""
     sinks: str = ""  # whole: a score of every head beside those of keys
     head_gate: str = ""  # a gate of every head, whose sigmoid the head's result is multiplied by
+    output_norm: str = ""  # of what heads give, in front of the attention's output projection
     output: str = "self_attn.o_proj"
     attention_post_norm: str = ""  # between the attention's output and the residual
     ffn_norm: str = "post_attention_layernorm"  # "": a parallel feed-forward reads what attention reads
@@ -39,6 +40,7 @@ class Names:
     gate_up: str = ""
     gate: str = "mlp.gate_proj"
     up: str = "mlp.up_proj"
+    down_norm: str = ""  # of the hidden layer, in front of the projection down
     down: str = "mlp.down_proj"
     ffn_post_norm: str = ""
     norm: str = "model.norm"  # behind the last layer

@@ -255,6 +255,8 @@ def _attention(step: _Step, x: relax.Var, index: int, layer: str, bias: relax.Va
     if c.query_gate:
         gate = m.op("linear", x, weights.query_gate(c, m, layer), layout="nk", n=c.query_width)
         whole = m.emit(relax.op.multiply(whole, m.emit(relax.op.sigmoid(gate))))
+    if c.names.output_norm:
+        whole = weights.norm(c, m, whole, f"{layer}.{c.names.output_norm}", c.query_width)
     return m.linear(
         whole, f"{layer}.{c.names.output}", c.query_width, c.hidden, layout=c.names.layout, bias=c.output_bias
     )

@@ -1,4 +1,4 @@
-"""The one feed-forward of a layer: an operator of its own, unless its activation or its gate are more than that has."""
+"""The one feed-forward of a layer: an operator of its own, unless activation, gate or norm are more than that has."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ def feed_forward(
         up = m.linear(x, f"{layer}.{names.up}", c.hidden, c.feed_forward, bias=c.ffn_bias)
         hidden = learned_activation.xielu(m, up, f"{layer}.{c.learned_activation}")
         return m.linear(hidden, f"{layer}.{names.down}", c.feed_forward, c.hidden, bias=c.ffn_bias)
-    if sparsity is not None:
+    if sparsity is not None or names.down_norm:
         gate, up = (m.linear(x, f"{layer}.{n}", c.hidden, c.feed_forward, bias=False) for n in (names.gate, names.up))
-        gate = m.emit(ACTIVATIONS[c.activation].relax(_opened(m, gate, sparsity)))
-        hidden = m.emit(relax.op.multiply(gate, up))
+        gate = gate if sparsity is None else _opened(m, gate, sparsity)
+        hidden = m.emit(relax.op.multiply(m.emit(ACTIVATIONS[c.activation].relax(gate)), up))
+        if names.down_norm:
+            hidden = weights.norm(c, m, hidden, f"{layer}.{names.down_norm}", c.feed_forward)
         return m.linear(hidden, f"{layer}.{names.down}", c.feed_forward, c.hidden, bias=False)
     args = [*weights.gate_and_up(c, m, layer)]
     args += m.linear_weights(f"{layer}.{names.down}", c.feed_forward, c.hidden, names.layout, c.ffn_bias)
