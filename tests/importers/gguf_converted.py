@@ -156,7 +156,9 @@ def _changed(
         x = x.reshape(heads, 2, len(x) // heads // 2, -1).swapaxes(1, 2).reshape(x.shape)
     if architecture == "falcon-h1":
         x = _multiplied(words, name, x)
-    if architecture in _DELTA:
+    if name.endswith("_sub_norm.weight"):
+        yield f"{blk}.{name.rpartition('.')[0].rpartition('.')[2]}.weight", x
+    elif architecture in _DELTA:
         yield from _of_delta(architecture, words, name, x, "" if older else blk)
     elif ".mixer.experts." in name:
         yield name.replace("backbone", "model").replace("mixer", "mlp"), x

@@ -302,6 +302,7 @@ MODELS: dict[str, tuple[str, dict[str, object], dict[str, object]]] = {
         {**_HEADS, "num_experts_per_tok": 3, "num_local_experts": 6, "rotary_dim": 8},
         {"expert_feed_forward_length": 96, "rope.dimension_count": 8, "expert_gating_func": 2},
     ),
+    "bitnet": ("bitnet", {**_SIZES, "tie_word_embeddings": True}, {"hidden_activation": "relu2"}),
     "minicpm": ("granite", {**_SIZES, **_GRANITE, "attention_multiplier": 0.25}, {**_FACTORS, "attention.scale": None}),
     "minicpm3": ("minicpm3", {**_LATENT, "v_head_dim": 16}, {}),
     "mpt": (

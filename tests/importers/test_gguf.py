@@ -163,6 +163,16 @@ def test_numbers_of_every_format_are_those_of_gguf(code: int) -> None:
     np.testing.assert_array_equal(found.reshape(-1), wanted.reshape(-1))
 
 
+def test_a_scale_of_one_number_belongs_to_its_weight(tmp_path: Path) -> None:
+    path, _ = write_model(tmp_path, "llama")
+    plain = import_model(str(path)).params.materialise("blk.0.attn_output.weight")
+    scaled = _with_tensor(tmp_path, read_gguf(path), "blk.0.attn_output.scale", np.array([0.5], np.float32))
+    np.testing.assert_array_equal(import_model(str(scaled)).params.materialise("blk.0.attn_output.weight"), plain / 2)
+    several = _with_tensor(tmp_path, read_gguf(path), "blk.0.attn_output.scale", np.ones(2, np.float32))
+    with pytest.raises(UnsupportedModel, match=r"1 unknown \(blk.0.attn_output.scale\)"):
+        import_model(str(several))
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A quantised Llama with a tokenizer."""

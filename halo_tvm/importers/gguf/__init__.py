@@ -100,7 +100,13 @@ class GgufWeights:
         if other.make is None:
             (stored,) = other.names
             grid = tensors[stored].kind.grid if len(shape) == 2 else None  # of experts the integers are made anew
-            return ParamSource(shape, "float32", lambda: floats(self.file, stored).reshape(shape), grid)
+            factor = self._scale(stored)
+
+            def numbers() -> np.ndarray:
+                found = floats(self.file, stored).reshape(shape)
+                return found if factor == 1 else found * factor
+
+            return ParamSource(shape, "float32", numbers, grid)
         make, shapes = other.make, other.shapes
 
         def made() -> np.ndarray:
@@ -108,6 +114,15 @@ class GgufWeights:
             return np.ascontiguousarray(make(*parts)).reshape(shape)
 
         return ParamSource(shape, "float32", made)
+
+    def _scale(self, name: str) -> np.float32:
+        """What the numbers of a weight are multiplied by, where that is a tensor of its own: BitNet's, NVFP4's."""
+        stem, kind = name.rpartition(".")[::2]
+        scale = self.file.tensors.get(f"{stem}.scale")
+        if kind != "weight" or scale is None or _without_ones(scale.shape):
+            return np.float32(1)
+        self._read.add(f"{stem}.scale")
+        return np.float32(floats(self.file, f"{stem}.scale").reshape(-1)[0])
 
     def _refuse(self, name: str, expected: tuple[int, ...]) -> NoReturn:
         raise UnsupportedModel(

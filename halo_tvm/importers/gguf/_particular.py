@@ -194,12 +194,18 @@ def _granite(m: Metadata, words: Mapping[str, object]) -> Words:
     return {"shared_intermediate_size": m.own.get("expert_shared_feed_forward_length", 0)}
 
 
+def _bitnet(m: Metadata, words: Mapping[str, object]) -> Words:
+    """The first files do not say the activation."""
+    return {"hidden_act": m.own.get("hidden_activation", "silu")}
+
+
 _MAKERS: dict[str, Callable[[Metadata, Mapping[str, object]], Words]] = {
     "gemma2": _gemma,
     "gemma3": _gemma,
     "gemma4": _gemma4,
     "deepseek2": _deepseek,
     "mistral4": _mistral4,
+    "bitnet": _bitnet,
     "minicpm": _minicpm,
     "minicpm3": _latents,
     "dots1": _corrected,

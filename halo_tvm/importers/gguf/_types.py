@@ -171,6 +171,33 @@ def _mxfp4(blocks: np.ndarray) -> np.ndarray:
     return _scaled(step, 2 * NUMBERS[_nibbles(blocks[:, 1:])])
 
 
+def _nvfp4(blocks: np.ndarray) -> np.ndarray:
+    """Four parts of 16 numbers as those of MXFP4, each with a float8 (E4M3) without a sign in front of all."""
+    bits = blocks[:, :4].astype(np.int32)
+    exponent, mantissa = bits >> 3 & 15, bits & 7
+    step = np.ldexp(np.where(exponent, mantissa + 8, mantissa).astype(np.float32), np.maximum(exponent, 1) - 10)
+    step[bits == 127] = 0  # which would be no number
+    return _scaled(np.repeat(step, 16, axis=1), NUMBERS[_nibbles(blocks[:, 4:].reshape(-1, 4, 8)).reshape(-1, 64)])
+
+
+def _tq1_0(blocks: np.ndarray) -> np.ndarray:
+    """-1, 0 and 1, five in a byte as digits of base 3 of a fraction; the last 16 are four in a byte."""
+    digits = [_thirds(part, 5 if i < 2 else 4) for i, part in enumerate(np.split(blocks[:, :52], [32, 48], axis=1))]
+    return _scaled(_half(blocks, 52), np.concatenate(digits, axis=1))
+
+
+def _thirds(data: np.ndarray, count: int) -> np.ndarray:
+    """[blocks, n] bytes of `count` digits -> [blocks, count n] of -1 to 1: the first digit of all, then the second."""
+    powers = 3 ** np.arange(count, dtype=np.uint8)
+    rest = data[:, None, :] * powers[:, None]  # modulo 256: what is left behind the first digits
+    digits = (rest.astype(np.uint16) * 3 >> 8).astype(np.int8) - np.int8(1)
+    return digits.reshape(len(data), -1)
+
+
+def _tq2_0(blocks: np.ndarray) -> np.ndarray:
+    return _scaled(_half(blocks, 64), _pairs(blocks[:, :64]).astype(np.int8) - np.int8(1))
+
+
 _FOUR, _FOUR_LEAST, _EIGHT = Grid(4, 32, False), Grid(4, 32, True), Grid(8, 32, False)
 TYPES: dict[int, TensorType] = {
     0: TensorType("F32", 1, 4, _plain("<f4")),
@@ -200,8 +227,8 @@ TYPES: dict[int, TensorType] = {
     28: TensorType("F64", 1, 8, _plain("<f8")),
     29: TensorType("IQ1_M", 256, 56),
     30: TensorType("BF16", 1, 2, _bf16),
-    34: TensorType("TQ1_0", 256, 54),
-    35: TensorType("TQ2_0", 256, 66),
+    34: TensorType("TQ1_0", 256, 54, _tq1_0, _FOUR),
+    35: TensorType("TQ2_0", 256, 66, _tq2_0, _FOUR),
     39: TensorType("MXFP4", 32, 17, _mxfp4, _EIGHT),
-    40: TensorType("NVFP4", 64, 36),
+    40: TensorType("NVFP4", 64, 36, _nvfp4, _EIGHT),
 }

@@ -90,6 +90,7 @@ ARCHITECTURES = {
     "minicpm": Architecture("granite", interleaved=True),
     "smollm3": Architecture("smollm3", interleaved=True),
     "arcee": Architecture("arcee", interleaved=True),
+    "bitnet": Architecture("bitnet"),
     "olmo": Architecture("olmo", interleaved=True),
     "ernie4_5": Architecture("ernie4_5", interleaved=True),
     "command-r": Architecture("cohere", interleaved=True),
