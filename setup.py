@@ -23,6 +23,7 @@ CUDA_READERS = [f"nvidia-cuda-{tool}>=13.2,<14; sys_platform == 'linux'" for too
 LANGUAGE = ["tokenizers>=0.22", "jinja2>=3.1.6"]
 TRANSFORMERS = "transformers>=5,<6"
 KERAS = "keras>=3.12,<4"
+GGUF = "gguf>=0.19"
 LITERT = "ai-edge-litert>=2.3,<3"  # the interpreter of TFLite files, as their reference
 TORNADO = "tornado>=6.4"  # the event loop of TVM's RPC tracker
 
@@ -60,6 +61,7 @@ setup(
         "tune": [],
         "torch": [TORCH],
         "lm": LANGUAGE,
+        "gguf": [GGUF],
         "hf": [TRANSFORMERS, "tokenizers", "huggingface_hub"],
         "tflite": [LITERT],
         "tensorflow": ["tensorflow-cpu>=2.21,<2.22", "tf2onnx>=1.17,<1.18"],
@@ -74,7 +76,7 @@ setup(
             "pytest-xdist>=3.8",
             "hypothesis>=6",
             "expecttest>=0.3",  # torch's own samples of its operators need it
-            "gguf>=0.19",  # writes the files that tests read
+            GGUF,  # writes the files that tests read
             TORCH,
             LITERT,
             JAX,

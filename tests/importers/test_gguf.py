@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
+import sys
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from halo_tvm.errors import HaloError, UnsupportedModel, UsageError
+from halo_tvm.errors import HaloError, MissingPackage, UnsupportedModel, UsageError
 from halo_tvm.importers import import_model
 from halo_tvm.importers.gguf._types import TYPES
 from halo_tvm.importers.gguf.architectures import architecture_of
@@ -319,9 +320,18 @@ def test_metadata_that_does_not_fit_is_refused(tmp_path: Path, more: dict[str, o
 
 
 def test_formats_that_are_not_read_are_listed(tmp_path: Path) -> None:
-    data = _file(2, 0, _tensor((256,), 16) + _tensor((256,), 16, 96).replace(b"t", b"u", 1) + bytes(512))
+    data = _file(2, 0, _tensor((256,), 26) + _tensor((256,), 26, 1024).replace(b"t", b"u", 1) + bytes(4096))
     (tmp_path / "m.gguf").write_bytes(data)
-    with pytest.raises(UnsupportedModel, match=r"expected tensors of F32.* found 2 of IQ2_XXS"):
+    with pytest.raises(UnsupportedModel, match=r"expected tensors of F32.* found 2 of I32"):
+        import_model(str(tmp_path / "m.gguf"))
+
+
+def test_codebooks_are_those_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m.gguf").write_bytes(_file(1, 0, _tensor((256,), 16) + bytes(512)))
+    monkeypatch.setitem(sys.modules, "gguf.quants", None)
+    with pytest.raises(
+        MissingPackage, match="tensors of IQ1, IQ2 or IQ3 needs the package 'gguf', .* run `pip install"
+    ):
         import_model(str(tmp_path / "m.gguf"))
 
 

@@ -21,6 +21,7 @@ from ...models.decoder import DecoderConfig
 from ...params import ParamSource
 from .._digest import sha256_of
 from .._language import TOKENIZER
+from ._codebooks import books
 from ._others import Other, beside, others
 from ._tokenizer import NoTokenizer, tokenizer_json
 from ._types import TYPES
@@ -59,7 +60,7 @@ def import_gguf(path: Path) -> ImportedModel:
 
 
 def _check_types(path: Path, file: Gguf) -> None:
-    """`UnsupportedModel` with all number formats that cannot be read."""
+    """`UnsupportedModel` with all number formats that cannot be read; `MissingPackage` where a package would read them."""
     others = Counter(t.kind.name for t in file.tensors.values() if t.kind.floats is None)
     if others:
         known = ", ".join(kind.name for kind in TYPES.values() if kind.floats)
@@ -67,6 +68,8 @@ def _check_types(path: Path, file: Gguf) -> None:
         raise UnsupportedModel(
             f"expected tensors of {known} in {path.name}, found {found}: give the model in one of those formats"
         )
+    if any(t.kind.books for t in file.tensors.values()):
+        books()
 
 
 class GgufWeights:

@@ -15,6 +15,7 @@ import numpy as np
 
 from ...weight_groups import Grid
 from ..packed_linears.four_bit_floats import NUMBERS
+from ._codebooks import looked_up
 
 Floats = Callable[[np.ndarray], np.ndarray]
 
@@ -28,6 +29,7 @@ class TensorType:
     size: int
     floats: Floats | None = None  # None: listed, and refused
     grid: Grid | None = None  # the smallest of a scheme that holds its numbers, or nearly
+    books: bool = False  # its numbers are those of the package gguf
 
 
 def _half(blocks: np.ndarray, at: int) -> np.ndarray:
@@ -212,20 +214,20 @@ TYPES: dict[int, TensorType] = {
     12: TensorType("Q4_K", 256, 144, _q4_k, _FOUR_LEAST),
     13: TensorType("Q5_K", 256, 176, _q5_k, _EIGHT),
     14: TensorType("Q6_K", 256, 210, _q6_k, _EIGHT),
-    16: TensorType("IQ2_XXS", 256, 66),
-    17: TensorType("IQ2_XS", 256, 74),
-    18: TensorType("IQ3_XXS", 256, 98),
-    19: TensorType("IQ1_S", 256, 50),
+    16: TensorType("IQ2_XXS", 256, 66, looked_up(16), _EIGHT, books=True),
+    17: TensorType("IQ2_XS", 256, 74, looked_up(17), _EIGHT, books=True),
+    18: TensorType("IQ3_XXS", 256, 98, looked_up(18), _EIGHT, books=True),
+    19: TensorType("IQ1_S", 256, 50, looked_up(19), _EIGHT, books=True),
     20: TensorType("IQ4_NL", 32, 18, _iq4_nl, _EIGHT),
-    21: TensorType("IQ3_S", 256, 110),
-    22: TensorType("IQ2_S", 256, 82),
+    21: TensorType("IQ3_S", 256, 110, looked_up(21), _EIGHT, books=True),
+    22: TensorType("IQ2_S", 256, 82, looked_up(22), _EIGHT, books=True),
     23: TensorType("IQ4_XS", 256, 136, _iq4_xs, _EIGHT),
     24: TensorType("I8", 1, 1),
     25: TensorType("I16", 1, 2),
     26: TensorType("I32", 1, 4),
     27: TensorType("I64", 1, 8),
     28: TensorType("F64", 1, 8, _plain("<f8")),
-    29: TensorType("IQ1_M", 256, 56),
+    29: TensorType("IQ1_M", 256, 56, looked_up(29), _EIGHT, books=True),
     30: TensorType("BF16", 1, 2, _bf16),
     34: TensorType("TQ1_0", 256, 54, _tq1_0, _FOUR),
     35: TensorType("TQ2_0", 256, 66, _tq2_0, _FOUR),
