@@ -60,7 +60,7 @@ def import_gguf(path: Path) -> ImportedModel:
 
 
 def _check_types(path: Path, file: Gguf) -> None:
-    """`UnsupportedModel` with all number formats that cannot be read; `MissingPackage` where a package would read them."""
+    """`UnsupportedModel` with all number formats that cannot be read; `MissingPackage` where a package would do it."""
     others = Counter(t.kind.name for t in file.tensors.values() if t.kind.floats is None)
     if others:
         known = ", ".join(kind.name for kind in TYPES.values() if kind.floats)

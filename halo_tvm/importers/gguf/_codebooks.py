@@ -18,7 +18,9 @@ def books() -> ModuleType:
     try:
         return importlib.import_module("gguf.quants")
     except ImportError as missing:
-        raise MissingPackage("gguf", "a file with tensors of IQ1, IQ2 or IQ3", "pip install 'halo_tvm[gguf]'") from missing
+        raise MissingPackage(
+            "gguf", "a file with tensors of IQ1, IQ2 or IQ3", "pip install 'halo_tvm[gguf]'"
+        ) from missing
 
 
 def looked_up(code: int) -> Callable[[np.ndarray], np.ndarray]:
