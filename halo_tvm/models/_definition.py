@@ -116,10 +116,8 @@ def check(config: object, even: Sequence[str]) -> None:
     """
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     for name, value in values.items():
-        limit = _LARGEST_OF.get(name, _LARGEST)
-        least = _LEAST_OF.get(name, 1)
-        if type(value) is int and not least <= value <= limit:
-            _refuse(f"{name} from {least} to {limit}", value)
+        if type(value) is int:
+            check_size(name, value)
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not (math.isfinite(number) and number > 0):
                 _refuse(f"{name} as a finite number above 0", number)
@@ -129,6 +127,13 @@ def check(config: object, even: Sequence[str]) -> None:
             continue  # heads of a size of their own are projected from any width
         if divisor and values.get(whole) and values[whole] % divisor:
             _refuse(f"{whole} as a multiple of {part or divisor}", f"{values[whole]} and {divisor}")
+
+
+def check_size(name: str, size: int) -> None:
+    """`UnsupportedModel` for a size under `name` that no model has."""
+    least, most = _LEAST_OF.get(name, 1), _LARGEST_OF.get(name, _LARGEST)
+    if not least <= size <= most:
+        _refuse(f"{name} from {least} to {most}", size)
 
 
 def _refuse(expected: str, found: object) -> NoReturn:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from ...errors import BeyondDefinition, UnsupportedModel
+from .._definition import check_size
 from .config import Layer, Rope
 from .rope import rope_of
 
@@ -74,14 +75,16 @@ class Reader:
 
     @property
     def layers(self) -> int:
-        return self.whole("num_hidden_layers", "n_layer", "num_layers")
+        return self._within("layers", self.whole("num_hidden_layers", "n_layer", "num_layers"))
 
     @property
     def heads(self) -> int:
-        heads = self.whole("num_attention_heads", "n_head")
-        if heads < 1:  # before anything is divided by it
-            self.refuse("one or more heads", str(heads))
-        return heads
+        return self._within("heads", self.whole("num_attention_heads", "n_head"))
+
+    def _within(self, name: str, size: int) -> int:
+        """`size`, before anything is divided by it or made for each."""
+        check_size(name, size)
+        return size
 
     @property
     def hidden(self) -> int:
