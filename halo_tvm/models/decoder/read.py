@@ -88,7 +88,7 @@ class Reader:
 
     @property
     def hidden(self) -> int:
-        return self.whole("hidden_size", "n_embd")
+        return self._within("hidden", self.whole("hidden_size", "n_embd"))
 
     @property
     def head_dim(self) -> int:
