@@ -33,6 +33,11 @@ class Grid:
     least: bool  # a least value, or a zero point, beside each scale
 
 
+def dividing_group(k: int, most: int = GROUPS[0]) -> int | None:
+    """The largest group, up to `most`, that divides `k`; None where none does."""
+    return next((group for group in GROUPS if group <= most and k % group == 0), None)
+
+
 def _groups(weight: np.ndarray, layout: str, group: int) -> np.ndarray:
     """float32 [k / group, group, n] of a weight in `layout` ("kn" or "nk")."""
     kn = weight if layout == "kn" else weight.T

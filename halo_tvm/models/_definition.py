@@ -117,7 +117,7 @@ def check(config: object, even: Sequence[str]) -> None:
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     for name, value in values.items():
         if type(value) is int:
-            check_size(name, value)
+            checked_size(name, value)
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not (math.isfinite(number) and number > 0):
                 _refuse(f"{name} as a finite number above 0", number)
@@ -129,11 +129,12 @@ def check(config: object, even: Sequence[str]) -> None:
             _refuse(f"{whole} as a multiple of {part or divisor}", f"{values[whole]} and {divisor}")
 
 
-def check_size(name: str, size: int) -> None:
-    """`UnsupportedModel` for a size under `name` that no model has."""
+def checked_size(name: str, size: int) -> int:
+    """`size`, before anything is divided by it or made for each; `UnsupportedModel` for one that no model has."""
     least, most = _LEAST_OF.get(name, 1), _LARGEST_OF.get(name, _LARGEST)
     if not least <= size <= most:
         _refuse(f"{name} from {least} to {most}", size)
+    return size
 
 
 def _refuse(expected: str, found: object) -> NoReturn:

@@ -15,7 +15,7 @@ from ..relay_ops.operator import attrs_of
 from ..relay_ops.quantize import ZERO_POINT
 from ..targets import Target
 from ..tir_schedules.products.packing import pack_shape
-from ..weight_groups import GROUPS, Grid
+from ..weight_groups import GROUPS, Grid, dividing_group
 from .weights import WeightEditor
 
 _NAME = re.compile(r"w(?P<bits>8|4)g(?P<group>32|64|128)(?:a8g(?P=group)|(?P<least>m))")
@@ -143,7 +143,7 @@ def weight_of(
             f"{name}|i8/correction", "w8_correction", [packed], (n,), "int32", n=n, zero_point=ZERO_POINT
         )
         return Columns(layout, label, integers, scale, correction)
-    group = next((g for g in GROUPS if g <= scheme.group and k % g == 0), None)
+    group = dividing_group(k, scheme.group)
     if group is None:
         raise Declined(f"k = {k} is no multiple of {GROUPS[-1]}, the smallest group")
     bits, kind = scheme.bits, f"i{scheme.bits}g{group}{'m' if scheme.least else ''}"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ...weight_groups import GROUPS, Grid
+from ...weight_groups import Grid, dividing_group
 from .method import Layer, Method, Shapes, Tensors
 
 _ABSMAX, _TABLE = "weight.absmax", "weight.quant_map"
@@ -92,7 +92,7 @@ class EightBits(Method):
 
 class _Rows(Layer):
     def grid(self, read: Callable[[str], np.ndarray]) -> Grid | None:
-        group = next((g for g in GROUPS if self.k % g == 0), None)
+        group = dividing_group(self.k)
         return None if group is None else Grid(8, group, least=False)
 
     def floats(self, tensors: Tensors) -> np.ndarray:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ...weight_groups import GROUPS, Grid
+from ...weight_groups import Grid, dividing_group
 from .method import Layer, Method, Shapes, Tensors
 
 _COMPRESSED = ("float-quantized", "int-quantized", "naive-quantized", "mxfp8-quantized")
@@ -64,7 +64,7 @@ class _ScaledLayer(Layer):
 
     def grid(self, read: Callable[[str], np.ndarray]) -> Grid | None:
         """Of int8, whose numbers are whole steps; those of float8 are not."""
-        group = next((g for g in GROUPS if self._block[1] % g == 0), None)
+        group = dividing_group(self._block[1])
         return Grid(8, group, least=False) if group and self._integers else None
 
     def floats(self, tensors: Tensors) -> np.ndarray:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ...weight_groups import GROUPS, Grid
+from ...weight_groups import Grid, dividing_group
 from .method import Layer, Method, Shapes, Tensors
 
 _PACKED = 4  # rows in one of bytes
@@ -48,7 +48,7 @@ class _TernaryLayer(Layer):
         self._divides = divides
 
     def grid(self, read: Callable[[str], np.ndarray]) -> Grid | None:
-        group = next((g for g in GROUPS if self.k % g == 0), None)
+        group = dividing_group(self.k)
         return Grid(4, group, least=False) if group else None
 
     def floats(self, tensors: Tensors) -> np.ndarray:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...weight_groups import GROUPS, Grid
+from ...weight_groups import Grid, dividing_group
 from .._bits import unpacked
 from .method import Layer, Method, Shapes, Tensors
 
@@ -109,7 +109,7 @@ class _PackedLayer(Layer):
 
     def grid(self, read: Callable[[str], np.ndarray]) -> Grid | None:
         """None where no group of a scheme is a part of the file's."""
-        group = next((g for g in GROUPS if self._stored.size % g == 0), None)
+        group = dividing_group(self._stored.size)
         if group is None:
             return None
         if self._ordered and not np.array_equal(read(self._method.order), self._stored.neighbours):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-_WHOLE = 1 << 18  # bytes of a graph's smallest weights that are compared at every call: 6 us
+_WHOLE = 1 << 18  # bytes of a graph's smallest weights that are compared at every call: 8 us
 _OF_EACH = 1 << 13  # bytes that take as long to compare as to begin with a weight
 _SAMPLES = 4  # words of each other weight that are compared
 _WORD = 8  # bytes

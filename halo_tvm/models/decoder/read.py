@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from ...errors import BeyondDefinition, UnsupportedModel
-from .._definition import check_size
+from .._definition import checked_size
 from .config import Layer, Rope
 from .rope import rope_of
 
@@ -75,20 +75,15 @@ class Reader:
 
     @property
     def layers(self) -> int:
-        return self._within("layers", self.whole("num_hidden_layers", "n_layer", "num_layers"))
+        return checked_size("layers", self.whole("num_hidden_layers", "n_layer", "num_layers"))
 
     @property
     def heads(self) -> int:
-        return self._within("heads", self.whole("num_attention_heads", "n_head"))
-
-    def _within(self, name: str, size: int) -> int:
-        """`size`, before anything is divided by it or made for each."""
-        check_size(name, size)
-        return size
+        return checked_size("heads", self.whole("num_attention_heads", "n_head"))
 
     @property
     def hidden(self) -> int:
-        return self._within("hidden", self.whole("hidden_size", "n_embd"))
+        return checked_size("hidden", self.whole("hidden_size", "n_embd"))
 
     @property
     def head_dim(self) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...errors import UnsupportedModel
-from .._definition import check_size
+from .._definition import checked_size
 from .config import Rope
 
 Scaling = Mapping[str, object]
@@ -32,7 +32,7 @@ def rope_of(dim: int, theta: float, scaling: Scaling, positions: int, *, interle
         raise UnsupportedModel(f"expected theta as a finite number above 0, found {theta}: correct or re-export it")
     if dim < 2 or dim % 2:
         raise UnsupportedModel(f"expected head_dim as a multiple of 2 where positions turn it, found {dim}: correct it")
-    check_size("head_dim", dim)  # before tables of its length are made
+    checked_size("head_dim", dim)  # before tables of its length are made
     kind = str(scaling.get("rope_type", scaling.get("type", "default")))
     kind = "longrope" if kind == "su" else kind
     if kind == "dynamic" and scaling.get("alpha"):  # a fixed stretch of the base
